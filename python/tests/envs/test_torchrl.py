@@ -31,6 +31,7 @@ from torchrl.envs import (
     ParallelEnv,
     SerialEnv,
     StepCounter,
+    Transform,
     TransformedEnv,
     check_env_specs,
 )
@@ -285,3 +286,63 @@ def test_one_hot_actions_of_any_number_type_reach_an_environment_that_takes_bool
     with Collector(Chooses(), choose, frames_per_batch=4) as collector:
         for batch in (stepped, next(collector)):
             assert bool((batch["next", "chosen"] == torch.eye(3)[1]).all())
+
+
+class Masked(EnvBase):
+    """As in the documentation of ``ActionMask``: the mask is in the spec of the state alone. An
+    action is legal once.
+    """
+
+    def __init__(self, *, returns: bool = True) -> None:
+        super().__init__()
+        self._returns = returns
+        self.action_spec = Categorical(4)
+        self.state_spec = Composite(action_mask=Binary(4, dtype=torch.bool))
+        self.observation_spec = Composite(obs=Unbounded(1))
+        self.reward_spec = Unbounded(1)
+
+    def _reset(self, tensordict: Any = None, **_: Any) -> Any:
+        return TensorDict({"obs": torch.zeros(1), "action_mask": torch.ones(4, dtype=torch.bool)})
+
+    def _step(self, tensordict: Any) -> Any:
+        mask = tensordict["action_mask"].scatter(-1, tensordict["action"].unsqueeze(-1), False)
+        kept = {"action_mask": mask} if self._returns else {}
+        done = ~mask.any().view(1)
+        return TensorDict(
+            {
+                "obs": torch.zeros(1),
+                "reward": torch.ones(1),
+                "done": done,
+                "terminated": done,
+                **kept,
+            }
+        )
+
+    def _set_seed(self, seed: Any) -> None:
+        pass
+
+
+def test_a_mask_that_only_the_state_spec_names_restricts_actions() -> None:
+    env = ours.TransformedEnv(Masked(), ours.ActionMask())
+    batch = next(Collector(env, None, frames_per_batch=40, total_frames=40, seed=0))
+    assert torch.equal(batch["action"].reshape(10, 4).sort().values, torch.arange(4).expand(10, 4))
+    assert batch["action_mask"].sum(1).tolist() == [4, 3, 2, 1] * 10
+    assert batch["next", "action_mask"].sum(1).tolist() == [3, 2, 1, 0] * 10
+
+
+def test_a_state_that_steps_leave_as_it_is_is_observed_with_its_value() -> None:
+    batch = next(Collector(Masked(returns=False), None, frames_per_batch=6, total_frames=6, seed=0))
+    assert batch["action_mask"].all() and batch["next", "action_mask"].all()
+
+
+def test_a_flag_of_several_numbers_for_an_environment_is_an_error_with_a_way_out() -> None:
+    class Wide(Transform):
+        def transform_done_spec(self, done_spec: Any) -> Any:
+            done_spec["done"] = Binary(3, shape=(3,), dtype=torch.bool)
+            return done_spec
+
+    with pytest.raises(
+        ValueError,
+        match=r"'done' has shape \[3\] by a transform around Masked: expected \[1\].*out_key=\(",
+    ):
+        Collector(lambda: TransformedEnv(Masked(), Wide()), None, frames_per_batch=4)

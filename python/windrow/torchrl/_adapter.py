@@ -54,7 +54,8 @@ class Adapter:
     then.
 
     What the ``state_spec`` names, and what is observed, is passed on where the policy writes it;
-    otherwise the environment reads what a reset or step has given.
+    otherwise the environment reads what a reset or step has given. Masks of actions that only the
+    ``state_spec`` names and resets return are observed too.
 
     What it observes that is no tensor, or whose shape changes, is a list of values of bytes in
     place of an array.
@@ -107,14 +108,16 @@ class Adapter:
         self._own_rewards = list(own)
         observed.update(own)
         flags = dict(_leaves(env.full_done_spec))
+        self._check_flags(flags)
         nested = {key: spec for key, spec in flags.items() if isinstance(key, tuple)}
         self._nested_flags = list(nested)
         observed.update(nested)
         self._specs = observed
         self._acted = [(key, acted[key]) for key in _in_order(acted)]
         self._action = [self._action_leaf(key, spec) for key, spec in self._acted]
-        self._state = [self._leaf(key, state[key]) for key in _in_order(state)]
-        self._readable = {**observed, **state}
+        self._state = state
+        #: Masks of these that resets return.
+        self._returned: list[Any] = []
         self._written: list[tuple[Any, Any]] = []
         self._all_flags = list(flags)
         ending = _outermost(flags)
@@ -130,6 +133,23 @@ class Adapter:
     def unwrapped(self) -> EnvBase:
         """The environment of TorchRL."""
         return self._env
+
+    def _check_flags(self, flags: dict[Key, theirs.TensorSpec]) -> None:
+        """Checks that transforms leave flags at the root as they are: batches have one for each
+        environment.
+        """
+        own = without_transforms(self._env).full_done_spec
+        for key, shape in ((key, self._shape(spec)) for key, spec in flags.items()):
+            if (
+                math.prod(shape) != 1
+                and (inner := own.get(key, None)) is not None
+                and inner.shape != flags[key].shape
+            ):
+                raise ValueError(
+                    f"{key!r} has shape {list(shape)} by a transform around {type(without_transforms(self._env)).__name__}: expected "
+                    "[1], one flag for each environment, as batches have it: let the transform write another entry, such as "
+                    f'out_key=("agents", {key!r})'
+                )
 
     def _groups(self) -> dict[Any, tuple[int, ...]]:
         """Dimensions that nested specs have beside the batch's, outer ones first."""
@@ -154,6 +174,7 @@ class Adapter:
     def _observation(self) -> list[Leaf]:
         """The observations, found when the environment is about to be stepped."""
         self._find_masks()
+        self._find_returned()
         leaves = {key: self._leaf(key, spec) for key, spec in self._specs.items()}
         leaves.update(
             (key, Leaf(key, "unbounded", "bool", shape)) for key, (_, shape) in self._legal.items()
@@ -166,15 +187,16 @@ class Adapter:
 
     def describe(self) -> dict[str, Any]:
         """The entries of ``Description`` in ``describe.rs``."""
+        observed = self._observation
         return {
             "id": self.id,
             "num_envs": self.num_envs,
             "is_batched": self.is_batched,
             "dimensions": list(self._batch),
             "max_episode_steps": None,
-            "observation": self._observation,
+            "observation": observed,
             "action": self._action,
-            "state": self._state,
+            "state": [self._leaf(key, self._state[key]) for key in _in_order(self._state)],
             "rewards": self._own_rewards,
             "primed": [],
             "flags": self._nested_flags,
@@ -191,16 +213,15 @@ class Adapter:
         masked = [key for key in self._maskable if key not in self._masks]
         if not masked:
             return
-        # Environments set them with the first reset. Its result is kept, and returned by the first
-        # `reset`.
-        self._begun = self._env.reset()
+        # Environments set them with the first reset.
+        begun = self._begin()
         observed = self._specs
         for key in masked:
             mask = self._mask(key)
             if mask is None:
                 continue
             name = short((*_group(key), "action_mask"))
-            seen = self._begun.get(name, None) if name in observed else None
+            seen = begun.get(name, None) if name in observed else None
             if (
                 seen is None
                 or seen.numel() != mask.numel()
@@ -209,6 +230,39 @@ class Adapter:
                 name = short((*_group(key), "legal_actions" if name in observed else "action_mask"))
                 self._legal[name] = (key, tuple(mask.shape[len(self._batch) :]))
             self._masks[key] = name
+
+    def _find_returned(self) -> None:
+        """Finds the masks that only the state's spec names and resets return, which windrow's
+        ``ActionMask`` reads.
+        """
+        choices = {math.prod((*self._shape(spec), *many)) for spec, many in self._choosing()}
+        masks = [
+            key
+            for key, spec in self._state.items()
+            if spec.dtype == torch.bool and math.prod(self._shape(spec)) in choices
+        ]
+        if masks:
+            begun = self._begin()
+            self._returned = [key for key in masks if _has(begun, path(key))]
+            self._specs.update((key, self._state.pop(key)) for key in self._returned)
+
+    def _choosing(self) -> Iterator[tuple[Any, tuple[int, ...]]]:
+        """Specs of actions of choices, each with the numbers of choices that its shape does not
+        have.
+        """
+        for _, spec in self._acted:
+            if isinstance(spec, theirs.OneHot):
+                yield spec, ()
+            elif isinstance(spec, theirs.Categorical) and not isinstance(
+                spec, theirs.MultiCategorical
+            ):
+                yield spec, (int(spec.n),)
+
+    def _begin(self) -> TensorDictBase:
+        """The first reset, which the first :meth:`reset` returns."""
+        if self._begun is None:
+            self._begun = self._env.reset()
+        return self._begun
 
     def _mask(self, action: Key) -> torch.Tensor | None:
         """The choices that the spec of ``action`` says are legal at present. Transforms have specs
@@ -247,7 +301,8 @@ class Adapter:
 
     def reads(self, keys: list[Any]) -> None:
         """The policy writes these states and observations."""
-        self._written = [(key, self._readable[key]) for key in keys]
+        readable = {**self._specs, **self._state}
+        self._written = [(key, readable[key]) for key in keys]
 
     def step(self, actions: list[Any], state: list[Any]) -> tuple[list[Any], Any, Any, Any]:
         """Steps all environments; ``state`` has the columns of the policy that :meth:`reads`
@@ -268,9 +323,17 @@ class Adapter:
             )
         stepped = self._env.step(self._root)
         following = stepped.get("next")
+        for key in self._returned:
+            # A step may leave it as it is.
+            if not _has(following, path(key)):
+                following.set(key, stepped.get(key))
         if self._lacks("step", following):
             self._warn_of_others(following)
         self._root = self._env.step_mdp(stepped)
+        for key in self._returned:
+            # The environment reads the mask that was observed, where TorchRL's `step_mdp` keeps
+            # that of the reset.
+            self._root.set(key, following.get(key))
         reward = sum(self._rows(following.get(key)).float().sum(-1) for key in self._rewards)
         any_of = {name: self._any(following, keys) for name, keys in self._flags.items()}
         terminated, truncated = any_of["terminated"], any_of["truncated"]
