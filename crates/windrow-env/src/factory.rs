@@ -119,13 +119,14 @@ pub(crate) fn many<T>(num_envs: usize, make: impl FnMut() -> T) -> Result<Vec<T>
 /// The only copy of a vector of environments.
 ///
 /// # Errors
-/// [`EnvError::Empty`] or [`EnvError::AlreadyVector`] when there is not exactly one.
+/// [`EnvError::Empty`] or [`EnvError::AlreadyVector`] when there is not exactly one;
+/// [`EnvError::Empty`] for a vector of no environments.
 pub fn sole<V: VecEnv>(copies: Vec<V>) -> Result<V, EnvError> {
     let asked = copies.len();
     let mut copies = copies.into_iter();
     match (copies.next(), copies.next()) {
-        (Some(only), None) => Ok(only),
-        (None, _) => Err(EnvError::Empty),
+        (Some(only), None) if only.num_envs() > 0 => Ok(only),
+        (None, _) | (Some(_), None) => Err(EnvError::Empty),
         (Some(first), Some(_)) => Err(EnvError::AlreadyVector {
             envs: first.num_envs(),
             asked,

@@ -44,6 +44,9 @@ impl Joined {
             spec.join(envs.spec())
                 .map_err(|error| EnvError::Member(Box::new(error.of(num_envs))))?;
             let rows = envs.num_envs();
+            if rows == 0 {
+                return Err(EnvError::Member(Box::new(EnvError::Empty.of(num_envs))));
+            }
             members.push(Member {
                 first: num_envs,
                 obs: RowBlock::new(&observation, rows)?,

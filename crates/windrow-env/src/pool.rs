@@ -151,7 +151,8 @@ impl AsyncEnvPool {
     /// than the first, [`PoolError::Unequal`] for a vector of another length,
     /// [`PoolError::Thread`].
     pub fn new(envs: Vec<Box<dyn VecEnv>>, threads: usize) -> Result<Self, PoolError> {
-        let first = envs.first().ok_or(EnvError::Empty)?;
+        let first = envs.first().filter(|first| first.num_envs() > 0);
+        let first = first.ok_or(EnvError::Empty)?;
         let (mut spec, rows, members) = (first.spec().clone(), first.num_envs(), envs.len());
         let mut made = Members::with_capacity(members);
         for (member, envs) in envs.into_iter().enumerate() {

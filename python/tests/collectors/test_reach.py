@@ -363,7 +363,9 @@ def test_each_worker_has_what_was_made_for_it() -> None:
     ) as collector:
         batch = next(collector)
         numbers = batch["observation"][..., 0, 0].int().tolist()
-        assert collector.get_distant_attr("env.number") == [of_worker[0] for of_worker in numbers]
+        assert collector.get_distant_attr("env.number") == [
+            number for of_worker in numbers for number in of_worker
+        ]
         assert sorted(collector.get_distant_attr("policy.name")) == ["a", "b"]
         assert collector.getattr_policy("name") == collector.get_distant_attr("policy.name")[0]
         assert collector.get_distant_attr("worker_idx") == [0, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import gymnasium
@@ -91,3 +92,31 @@ def test_what_takes_no_options_says_so() -> None:
         match="expected options of resets, or a function that returns them, as reset_options, got 3",
     ):
         GymEnv("CartPole-v1", reset_options=3)  # type: ignore[arg-type]
+
+
+#: A curriculum, which the trainer changes.
+LEVEL = {"low": 0.0, "high": 0.01}
+
+
+@pytest.mark.parametrize("made_there", [False, True], ids=["sent", "made there"])
+def test_a_worker_process_says_that_it_has_a_copy_of_what_options_are_read_from(
+    made_there: bool, capfd: Any
+) -> None:
+    env: Any = lambda: GymEnv("CartPole-v1", backend="gymnasium", reset_options=lambda: LEVEL)  # noqa: E731
+    with MultiSyncCollector(
+        [env if made_there else env()] * 1, frames_per_batch=8, placement="processes"
+    ) as collector:
+        next(collector)
+    told = " ".join(capfd.readouterr().err.split())
+    assert "reset_options uses LEVEL: a worker process has a copy of it" in told
+    assert "collector.env.set_attr" in told
+
+
+def test_options_that_read_nothing_from_outside_are_not_warned_of(capfd: Any) -> None:
+    def options() -> dict[str, float]:
+        return {"low": math.sin(0.1), "high": 0.2}
+
+    env = lambda: GymEnv("CartPole-v1", backend="gymnasium", reset_options=options)  # noqa: E731
+    with MultiSyncCollector([env], frames_per_batch=8, placement="processes") as collector:
+        next(collector)
+    assert "reset_options" not in capfd.readouterr().err

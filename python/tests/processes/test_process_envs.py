@@ -218,7 +218,7 @@ def test_environments_of_torchrl_in_processes_are_asked_and_told(build) -> None:
     next(collector)
     assert steps(collector.state_dict()["env_state_dict"]) == frozen
     collector.env.transform[0].max_steps = 7
-    assert collector.cascade_execute("env.transform[0].max_steps") == 7
+    assert collector.cascade_execute("env.transform[0].max_steps") == [7, 7]
     assert collector.env.observation_spec["observation"].shape == (4,)
     assert "step_count" in collector.getattr_env("observation_spec").keys()
 
@@ -235,7 +235,7 @@ def test_several_environments_of_a_process_are_asked(build, arguments) -> None:
             "worker0",
             "worker1",
         ]
-        assert collector.get_distant_attr("env.transform[1].frozen") == [False, False]
+        assert collector.get_distant_attr("env.transform[1].frozen") == [False] * 4
     else:
         assert collector.get_distant_attr("env.num_workers") == [2, 2]
 

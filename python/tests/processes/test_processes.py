@@ -368,13 +368,13 @@ def test_environments_are_asked_and_told_where_they_are(build) -> None:
     assert next(collector)["next", "observation"][:, 0].max() == 100
     env = collector.env
     assert env.observation_space == Counting.observation_space
-    assert env.unwrapped.pace == 2.0
+    assert env.unwrapped.pace == [2.0, 10.0]
     env.unwrapped.pace = 7.0
     assert next(collector)["next", "observation"][:20, 0].max() == 70
-    assert "worker 0" in repr(env.unwrapped) and "Counting" in repr(env.unwrapped)
+    assert all(text in repr(env.unwrapped) for text in ("worker 0", "worker 1", "Counting"))
     with pytest.raises(AttributeError, match="no attribute 'speed'"):
         collector.get_distant_attr("env.speed")
-    assert collector.cascade_execute("env.faster", 1.0) == 7.0
+    assert collector.cascade_execute("env.faster", 1.0) == [7.0, 7.0]
 
 
 def alike(ours: Any, theirs: Any) -> bool:

@@ -286,8 +286,11 @@ class BaseCollector(Control):
 
     @property
     def env(self) -> Any:
-        """The environment of the first worker, as it was given or made."""
-        return self._workers.env(0)
+        """The environment, as it was given or made. Of several, of all workers, an object that
+        reaches all of them in the order of their numbers: a method is called on each and returns a
+        list; ``call``, ``get_attr`` and ``set_attr`` are those of Gymnasium's vectors.
+        """
+        return self._workers.all
 
     @property
     def closed(self) -> bool:

@@ -16,6 +16,7 @@ from windrow.envs._factory import Factory, InTurn, env_of, is_function
 from windrow.envs._innermost import innermost
 from windrow.envs._recipe import Recipe
 from windrow.processes.proxy import RemoteEnv
+from windrow.processes.together import together
 
 if TYPE_CHECKING:
     from windrow._windrow import ParallelMembers
@@ -31,6 +32,7 @@ class Workers:
         count: number of workers.
         env_kwargs: arguments of functions in ``envs``, for each worker or one for all.
         repeated: how many workers use the only environment, where it is not a function.
+        together: environments of each worker that functions make.
         factories: functions that make a policy, one for each worker; None without
             ``policy_factory``.
     """
@@ -39,13 +41,13 @@ class Workers:
         self._remote: list[Any] = []
         self.given, repeated = _environments(name, arguments, single=single)
         self.count = repeated or len(self.given)
-        together, makes = arguments.num_envs or 1, is_function(self.given[0])
-        if together > 1:
-            _check_many(self.given, together)
+        self.together, makes = arguments.num_envs or 1, is_function(self.given[0])
+        if self.together > 1:
+            _check_many(self.given, self.together)
         envs = self.given * repeated if repeated is not None and makes else self.given
         numbered = enumerate(envs)
         self.envs = [
-            Factory(env, number=number, together=together) if is_function(env) else env
+            Factory(env, number=number, together=self.together) if is_function(env) else env
             for number, env in numbered
         ]
         self.repeated = None if makes else repeated
@@ -96,10 +98,25 @@ class Workers:
         return self._remote or self.envs
 
     def env(self, worker: int) -> Any:
-        """The environment of ``worker``, as it was given or made, or as this process sees it."""
-        envs = self._remote or self.envs
-        env = envs[worker if len(envs) > 1 else 0]
-        return env.made if isinstance(env, Factory) else env_of(env)
+        """The environment of ``worker``, as it was given or made, or as this process sees it; of
+        several, all as one object.
+        """
+        return together(self._of(worker))
+
+    @property
+    def all(self) -> Any:
+        """As :meth:`env`, of all workers."""
+        return together([env for worker in range(self.count) for env in self._of(worker)])
+
+    def _of(self, worker: int) -> list[Any]:
+        """The environments of ``worker``."""
+        env = self.envs[worker if len(self.envs) > 1 else 0]
+        found = self._remote[worker] if self._remote else env
+        if isinstance(found, Factory):
+            return found.made_together or [None]
+        if isinstance(found, RemoteEnv):
+            return found.apart(self.together) if isinstance(env, Factory) else [found]
+        return [env_of(found)]
 
     def own_seed(self) -> int | None:
         """The seed that ``set_seed`` of the first seeded environment was given, if no episode has

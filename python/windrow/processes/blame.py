@@ -132,3 +132,26 @@ def held_weights(policy: object) -> str | None:
         (name, value) for name, value in entries if isinstance(value, (FunctionType, partial))
     ]
     return next(filter(None, (found(value, f".{name}") for name, value in functions)), None)
+
+
+def held_state(function: object, depth: int = 6) -> str | None:
+    """What ``function`` reads each time that it is called and that only a copy of it has in another
+    process, as in ``" uses level"``; None if that is nothing.
+    """
+    for name, part in parts(function) if depth else []:
+        if isinstance(part, (type, ModuleType, BuiltinFunctionType)):
+            continue
+        if isinstance(part, (FunctionType, MethodType, partial)):
+            inner = held_state(part, depth - 1)
+            if inner is not None:
+                return name + inner
+        elif not isinstance(function, partial) or _can_change(part):
+            return name
+    return None
+
+
+def _can_change(value: object) -> bool:
+    """Whether an argument may be another one later, although nobody gives another."""
+    if isinstance(value, (tuple, dict)):
+        return any(map(_can_change, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, (str, bytes, int, float, type(None)))

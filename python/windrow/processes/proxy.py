@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _PATIENCE = 0.2
 
 Path = tuple[tuple[str, Any], ...]
-"""Names of attributes, and keys in brackets, from a worker's environment on."""
+"""Names of attributes, and keys in brackets, from a worker's environment on; of several that step
+together, first the place of one.
+"""
 
 
 class Remote:
@@ -81,6 +83,14 @@ class RemoteMethod(Remote):
 
 class RemoteEnv(Remote):
     """The environment of a worker process."""
+
+    def apart(self, count: int) -> list[Remote]:
+        """Each of the ``count`` environments that step together there."""
+        return (
+            [self]
+            if count == 1
+            else [Remote(self._core, self._worker, (("env", place),)) for place in range(count)]
+        )
 
     def states(self) -> dict[str, Any]:
         """The states of the worker's environments; of a worker that has ended, those that were

@@ -27,8 +27,9 @@ from windrow.processes.pickling import dumps
 #: Counts the environments in processes of this program.
 _MADE = itertools.count()
 
-worker = types.SimpleNamespace(environment=None)
-"""In a worker process, the environments as the user gave them, or the factory that has made them.
+worker = types.SimpleNamespace(environment=None, is_process=False)
+"""In a worker process, the environments as the user gave them, or the factory that has made them;
+and whether this process is one.
 """
 
 

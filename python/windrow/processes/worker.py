@@ -9,6 +9,7 @@ import sys
 from typing import NoReturn
 
 from windrow._windrow import run_worker
+from windrow.processes import setup
 
 
 def main() -> None:
@@ -32,6 +33,7 @@ def serve(invitation: str | None = None) -> NoReturn:
         faulthandler.register(signal.SIGUSR2, chain=False)
     # The collector's process handles it, and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    setup.worker.is_process = True
     status = run_worker(invitation)
     if status is None:
         sys.exit("windrow.processes.worker is started by collectors of windrow, which talk to it")

@@ -10,10 +10,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from windrow.policies.weights import check_model, weights_of
+from windrow.processes.together import TogetherMethod, each_of
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +29,7 @@ _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[[^\]]+\])*")
 
 def getattr_env(self: BaseCollector, attr: str) -> Any:
     """The attribute ``attr`` of the first worker's environment."""
-    return getattr(self.env, attr)
+    return getattr(self._workers.env(0), attr)
 
 
 def getattr_policy(self: BaseCollector, attr: str) -> Any:
@@ -70,7 +71,8 @@ def get_distant_attr(self: BaseCollector, attr: str) -> Any:
 
     A collector with one worker in the caller's thread follows it from itself. Others follow it from
     each worker, which has ``env``, ``policy``, ``replay_buffer``, ``worker_idx`` and ``stats()``,
-    and return a list.
+    and return a list. Where a worker has several environments, the list has an entry for each of
+    them, in the order of their numbers.
 
     Raises:
         AttributeError: the path leads nowhere.
@@ -79,7 +81,7 @@ def get_distant_attr(self: BaseCollector, attr: str) -> Any:
     self._raise_background()
     if self._direct:
         return resolve(self, attr)
-    return [resolve(worker, attr) for worker in _each_worker(self)]
+    return [resolve(target, attr) for target in _targets(self, attr)]
 
 
 def cascade_execute(self: BaseCollector, attr_path: str, *args: Any, **kwargs: Any) -> Any:
@@ -113,6 +115,10 @@ def map_fn(
     others, entry ``i`` is for worker ``i``, which has ``update_policy_weights_(weights)`` and what
     :meth:`get_distant_attr` names.
 
+    A path to a method of environments reaches all of them: where a worker has several, the entry of
+    the worker is for each of them, or the lists have an entry for each environment, and results
+    come in the order of their numbers.
+
     Args:
         method_name: such as ``"update_policy_weights_"`` or ``"env.render"``.
         list_of_args: arguments of each call.
@@ -123,25 +129,34 @@ def map_fn(
         AttributeError: the path leads nowhere, or to what cannot be called.
     """
     self._check_answers()
-    workers = [self] if self._direct else _each_worker(self)
-    count = len(list_of_args or list_of_kwargs or workers)
+    targets = [self] if self._direct else _targets(self, method_name)
+    count = len(list_of_args or list_of_kwargs or targets)
     all_args = [()] * count if list_of_args is None else list(list_of_args)
     all_kwargs = [{}] * count if list_of_kwargs is None else list(list_of_kwargs)
     if len(all_args) != len(all_kwargs):
         raise ValueError(
             f"expected lists of one length, got {len(all_args)} args and {len(all_kwargs)} kwargs"
         )
-    if not self._direct and count != len(workers):
-        raise ValueError(f"expected an entry for each of {len(workers)} workers, got {count}")
+    if not self._direct and count != len(targets):
+        if count != (workers := self._workers.count):
+            several = "" if len(targets) == workers else f", or of {len(targets)} environments"
+            raise ValueError(
+                f"expected an entry for each of {workers} workers{several}, got {count}"
+            )
+        # The entry of a worker is for each of its environments.
+        all_args, all_kwargs = (
+            [entries[target.worker_idx] for target in targets] for entries in (all_args, all_kwargs)
+        )
     methods = [
-        resolve(target, method_name) for target in (workers * count if self._direct else workers)
+        resolve(target, method_name) for target in (targets * count if self._direct else targets)
     ]
     if not all(map(callable, methods)):
         raise AttributeError(f"{method_name} cannot be called")
-    return [
-        method(*args, **kwargs)
-        for method, args, kwargs in zip(methods, all_args, all_kwargs, strict=True)
-    ]
+    results: list[Any] = []
+    for method, args, kwargs in zip(methods, all_args, all_kwargs, strict=True):
+        result = method(*args, **kwargs)
+        results += result if isinstance(method, TogetherMethod) else [result]
+    return results
 
 
 def receive_weights(
@@ -213,6 +228,16 @@ def _each_worker(self: BaseCollector) -> list[Any]:
     return [_Worker(self, worker) for worker in range(self._workers.count)]
 
 
+def _targets(self: BaseCollector, path: str) -> list[Any]:
+    """Where ``path`` begins: at each environment of each worker if it leads to environments,
+    otherwise at each worker.
+    """
+    workers = _each_worker(self)
+    if path.partition(".")[0].partition("[")[0] != "env":
+        return workers
+    return [replace(worker, own=env) for worker in workers for env in each_of(worker.env)]
+
+
 def policy_of(self: BaseCollector, worker: int) -> Policy | None:
     """The policy of a worker; None where actions are random."""
     factories = self._workers.factories
@@ -221,10 +246,11 @@ def policy_of(self: BaseCollector, worker: int) -> Policy | None:
 
 @dataclass
 class _Worker:
-    """One worker, as paths see it."""
+    """One worker, as paths see it, or one of its environments, ``own``."""
 
     _collector: BaseCollector
     worker_idx: int
+    own: Any = None
 
     def __post_init__(self) -> None:
         self.policy = policy_of(self._collector, self.worker_idx)
@@ -232,7 +258,7 @@ class _Worker:
 
     @property
     def env(self) -> Any:
-        return self._collector._workers.env(self.worker_idx)
+        return self._collector._workers.env(self.worker_idx) if self.own is None else self.own
 
     def stats(self) -> dict[str, Any]:
         return self._collector._core.worker_stats()[self.worker_idx]

@@ -16,6 +16,8 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from windrow.processes.together import value_of_each
+
 Notes = list[tuple[int, dict[str, Any]]]
 """What environments have to say beside their observations, in the order in which it joins ``info``:
 the environment and its ``info``. Of one that has ended and begun anew in the same step, first
@@ -160,12 +162,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         Raises:
             ValueError: there is another number of values.
         """
-        given = values if isinstance(values, (list, tuple)) else [values] * self.num_envs
-        if len(given) != self.num_envs:
-            raise ValueError(
-                f"expected a value for each of {self.num_envs} environments, or one that is no list, got {len(given)}"
-            )
-        self._set(range(self.num_envs), name, given)
+        self._set(range(self.num_envs), name, value_of_each(values, self.num_envs))
 
     def render(self) -> tuple[Any, ...] | None:
         """The picture of each environment."""

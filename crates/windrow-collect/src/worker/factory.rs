@@ -53,6 +53,9 @@ impl WorkerFactory {
 
     fn try_envs(&self) -> Result<Box<dyn VecEnv>, EnvError> {
         let mut env = self.env.build(self.config.num_envs.unwrap_or(1))?;
+        if env.num_envs() == 0 {
+            return Err(EnvError::Empty);
+        }
         statistics::prepare(env.as_mut(), &self.config)?;
         Ok(match self.config.max_frames_per_traj {
             None => env,

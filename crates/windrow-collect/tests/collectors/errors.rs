@@ -11,13 +11,14 @@ use windrow_collect::{
 };
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{
-    CartPole, Env, EnvError, EnvSpec, Outcome, Pendulum, Spec, StepCounter, VecEnv, make_vec,
+    AsyncEnvPool, CartPole, Env, EnvError, EnvFactory, EnvSpec, Joined, Outcome, Outcomes,
+    Pendulum, Reset, Spec, StepCounter, VecEnv, VecEnvError, make_vec,
 };
 use windrow_policy::{
     Binding, Head, NetworkPolicy, Policy, PolicyError, PolicyIn, PolicySpec, Weights,
     nn::Sequential, policy_fn,
 };
-use windrow_slab::{Key, LeafSpec, Row, RowMut, RowsMut};
+use windrow_slab::{Key, LeafSpec, Row, RowMut, Rows, RowsMut};
 use windrow_sync::error_chain;
 
 fn refused(builder: CollectorBuilder) -> String {
@@ -495,4 +496,63 @@ fn a_column_named_like_one_of_the_engines_is_refused() {
     let policy = policy_fn(columns, |_, _| Ok(()));
     let error = refused(cartpole().policy(policy).frames_per_batch(1));
     assert!(error.contains("done"), "{error}");
+}
+
+/// A vector of no environments.
+struct Nobody(EnvSpec);
+
+impl Nobody {
+    fn new() -> Box<dyn VecEnv> {
+        let observation = Spec::unbounded(DType::F32, [2]);
+        Box::new(Self(EnvSpec::new("nobody", observation, Spec::discrete(2))))
+    }
+}
+
+impl VecEnv for Nobody {
+    fn spec(&self) -> &EnvSpec {
+        &self.0
+    }
+
+    fn num_envs(&self) -> usize {
+        0
+    }
+
+    fn bind(&mut self, _: &[LeafSpec]) -> Result<(), EnvError> {
+        Ok(())
+    }
+
+    fn reset(&mut self, _: &[Reset], _: RowsMut<'_>) -> Result<(), VecEnvError> {
+        Ok(())
+    }
+
+    fn step(&mut self, _: Rows<'_>, _: RowsMut<'_>, _: Outcomes<'_>) -> Result<(), VecEnvError> {
+        Ok(())
+    }
+}
+
+/// A factory of one's own, which nothing looks through.
+struct MakesNobody;
+
+impl EnvFactory for MakesNobody {
+    fn build(&self, _: usize) -> Result<Box<dyn VecEnv>, EnvError> {
+        Ok(Nobody::new())
+    }
+}
+
+#[test]
+fn a_vector_of_no_environments_is_refused_wherever_one_is_taken() {
+    let expected = "a vector of environments needs at least one, got none";
+    let collectors = [
+        Collector::builder(Nobody::new),
+        Collector::builder(MakesNobody),
+        MultiSyncCollector::builder(MakesNobody).num_workers(2),
+    ];
+    for collector in collectors {
+        let told = refused(collector.frames_per_batch(10));
+        assert!(told.ends_with(expected), "{told}");
+    }
+    let pool = AsyncEnvPool::new(vec![Nobody::new()], 1).unwrap_err();
+    assert!(error_chain(&pool).ends_with(expected));
+    let joined = Joined::new(vec![Nobody::new()]).unwrap_err();
+    assert!(error_chain(&joined).ends_with(expected));
 }

@@ -12,6 +12,7 @@ from windrow._arguments import one_of, warn_all_ignored
 from windrow._lazy import gymnasium, module, torch
 from windrow._numbers import whole_or_none
 from windrow._types import Device, Environment
+from windrow._warnings import warn
 from windrow._windrow import EnvHandle, native_ids
 from windrow.envs import _info
 from windrow.envs._base import EnvBase
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["GymEnv", "GymWrapper"]
 
 _adapters = module("windrow.envs._adapters")
+_blame, _setup = module("windrow.processes.blame"), module("windrow.processes.setup")
 
 BACKENDS = ("auto", "native", "gymnasium")
 _NO_OPTIONS = 'native environments take no options: reset_options and reset(options=...) need backend="gymnasium"'
@@ -80,6 +82,21 @@ class ResetOptions:
         self._once: Mapping[str, Any] | None = None
         #: Whether there were any.
         self.is_used = given is not None
+        self._tell_of_copies()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._tell_of_copies()
+
+    def _tell_of_copies(self) -> None:
+        """Warns in a worker process where a function reads what is a copy there."""
+        if not callable(self.given) or not _setup.worker.is_process:
+            return
+        if (held := _blame.held_state(self.given)) is not None:
+            warn(
+                f"reset_options{held}: a worker process has a copy of it, which no change in the process of the collector reaches. Let the "
+                'environment keep it, and set it by collector.env.set_attr or collector.env.call, or choose placement="threads"'
+            )
 
     def around(self, make: Any) -> gymnasium.Env[Any, Any]:
         """The environment ``make``, or that ``make()`` returns, whose resets have these options."""
@@ -142,8 +159,9 @@ class GymEnv(EnvBase):
         policy: a module; the environment, with transforms around it, observes what its recurrent
             states begin with, and where episodes do.
         reset_options: options of every ``reset`` of Gymnasium's environment, or a function that
-            returns those of the next episode. The function is called where the environment is, in a
-            worker process for one there.
+            returns those of the next episode. The function is called where the environment is. A
+            worker process has a copy of it and of what it reads, which a warning says:
+            ``collector.env`` reaches environments there.
         num_envs: number of environments in lockstep, batch size ``[num_envs]``; None or 0 is a
             single one without that dimension.
         device: where tensors are put.
