@@ -47,6 +47,7 @@ from typing import (
     get_origin,
 )
 
+from windrow._numbers import whole
 from windrow._warnings import warn
 
 P = ParamSpec("P")
@@ -291,6 +292,27 @@ def one_of(*allowed: object) -> Check:
         if value not in allowed:
             raise ValueError(f"{name} must be {expected}, got {value!r}")
         return value
+
+    return check
+
+
+def replaces(why: str) -> Check:
+    """A check of ``on_loss`` where nothing goes on without what was lost, for the reason ``why``:
+    ``"raise"``, or how often a worker is replaced.
+    """
+
+    def check(name: str, value: object) -> Literal["raise"] | int:
+        if value == "raise":
+            return "raise"
+        if value == "continue":
+            raise ValueError(
+                f'{name}="continue": {why}; a number, such as {name}=3, replaces what is lost'
+            )
+        if isinstance(value, str):
+            raise ValueError(
+                f'{name} must be "raise" or how often a worker is replaced, got {value!r}'
+            )
+        return whole(name, value, 0)
 
     return check
 

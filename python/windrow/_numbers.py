@@ -68,3 +68,17 @@ def cores() -> int:
     machine's.
     """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def seconds_or_none(name: str, value: object) -> float | None:
+    """``value`` as a number of seconds above 0; None stays None.
+
+    Raises:
+        TypeError: it is not a number.
+        ValueError: it is 0 or less, or infinite.
+    """
+    if value is None:
+        return None
+    if not 0 < (seconds := real(name, value)) < float("inf"):
+        raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
+    return seconds

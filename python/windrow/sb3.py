@@ -37,8 +37,8 @@ class VecEnv(vec_env.VecEnv):
         n_envs: how many, by default 1, or as many as the list has.
         monitor: whether infos have ``"episode"``; environments that have a ``Monitor`` of their own
             need no other.
-        **kwargs: ``workers``, ``transforms`` and ``native`` as of :func:`windrow.make_vec`; others
-            are passed to ``gymnasium.make``.
+        **kwargs: ``workers``, ``transforms``, ``native``, ``on_loss`` and ``step_timeout`` as of
+            :func:`windrow.make_vec`; others are passed to ``gymnasium.make``.
 
     Raises:
         TypeError: ``env`` is nothing that an environment can be made of.
@@ -54,7 +54,7 @@ class VecEnv(vec_env.VecEnv):
     def __init__(
         self, env: Any, n_envs: int | None = None, *, monitor: bool = True, **kwargs: Any
     ) -> None:
-        known = {"workers", "transforms", "native"}
+        known = {"workers", "transforms", "native", "on_loss", "step_timeout"}
         given = {name: kwargs.pop(name) for name in known & kwargs.keys()}
         # A process of environments needs neither SB3 nor torch.
         wrap = None if not monitor else _monitored if given.get("workers") is None else Counted

@@ -18,7 +18,7 @@ use windrow_sync::unpoisoned;
 
 #[cfg(target_os = "linux")]
 use crate::error::{ControlError, NextError};
-use crate::error::{EvaluateError, Stuck};
+use crate::error::{EvaluateError, Stuck, WorkerError};
 pub use builder::EvaluatorBuilder;
 pub use choices::BusyPolicy;
 pub use report::Evaluation;
@@ -228,6 +228,23 @@ impl Evaluator {
     /// ```
     pub fn take_error(&self) -> Option<EvaluateError> {
         self.shared.take_error()
+    }
+
+    /// The errors of environments that were lost and replaced since this was last asked; see
+    /// [`EvaluatorBuilder::on_loss`].
+    ///
+    /// ```
+    /// use windrow_collect::Evaluator;
+    /// use windrow_policy::RandomPolicy;
+    ///
+    /// let evaluator = Evaluator::builder("CartPole-v1").policy(RandomPolicy::new()).build()?;
+    /// evaluator.evaluate(None, None)?;
+    /// assert!(evaluator.take_losses().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn take_losses(&self) -> Vec<WorkerError> {
+        let handle = self.shared.handle();
+        handle.map_or_else(Vec::new, |handle| handle.take_losses())
     }
 
     /// Sends `request` to the [process](EvaluatorBuilder::placement) of the environments and

@@ -1,5 +1,6 @@
 //! Child processes from their start on, and their events until somebody handles them.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -73,13 +74,29 @@ impl<M: DeserializeOwned + Send + 'static> Roster<M> {
     pub fn gather<T, E>(
         &mut self,
         interrupt: &Interrupt,
+        pick: impl FnMut(usize, Event<M>) -> Result<Option<T>, E>,
+    ) -> Result<Vec<T>, E>
+    where
+        E: From<ProcessError> + From<Interrupted>,
+    {
+        self.gather_from(0..self.pids.len(), interrupt, pick)
+    }
+
+    /// As [`gather`](Self::gather), from some `children`.
+    ///
+    /// # Errors
+    /// As [`gather`](Self::gather).
+    pub fn gather_from<T, E>(
+        &mut self,
+        children: Range<usize>,
+        interrupt: &Interrupt,
         mut pick: impl FnMut(usize, Event<M>) -> Result<Option<T>, E>,
     ) -> Result<Vec<T>, E>
     where
         E: From<ProcessError> + From<Interrupted>,
     {
         let mut all: Vec<Option<T>> = self.pids.iter().map(|_| None).collect();
-        while all.iter().any(Option::is_none) {
+        while all[children.clone()].iter().any(Option::is_none) {
             let received = interrupt.receive(&self.events.receiver)?;
             let (child, event) = received.ok_or(ProcessError::ShutDown)?;
             self.note(child, &event);
@@ -87,7 +104,23 @@ impl<M: DeserializeOwned + Send + 'static> Roster<M> {
                 all[child] = Some(picked);
             }
         }
-        Ok(all.into_iter().flatten().collect())
+        Ok(all.drain(children).flatten().collect())
+    }
+
+    /// Kills the process of `child`; see [`Supervisor::kill`].
+    ///
+    /// # Errors
+    /// As [`Supervisor::kill`].
+    pub fn kill(&self, child: usize) -> Result<(), ProcessError> {
+        self.supervisor.kill(child)
+    }
+
+    /// Asks the process of `child` for its stack; see [`Supervisor::ask_for_stack`].
+    ///
+    /// # Errors
+    /// As [`Supervisor::ask_for_stack`].
+    pub fn ask_for_stack(&self, child: usize) -> Result<(), ProcessError> {
+        self.supervisor.ask_for_stack(child)
     }
 
     /// An event that is there.

@@ -21,7 +21,9 @@ use pyo3::types::PyBytes;
 use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::TensorDict;
-use windrow::{BusyPolicy, EvaluateError, Evaluation, Evaluator, EvaluatorBuilder, Stuck};
+use windrow::{
+    BusyPolicy, EvaluateError, Evaluation, Evaluator, EvaluatorBuilder, OnLoss, Stuck, error_chain,
+};
 #[cfg(target_os = "linux")]
 use windrow::{NextError, Placement, PolicyRecipe as Recipe};
 
@@ -74,6 +76,8 @@ struct Options<'py> {
     process: Option<Bound<'py, EvaluatorProcess>>,
     /// Seconds after which that process is taken for frozen.
     step_timeout: Option<f64>,
+    /// How often environments are replaced; `None` where the first loss is an error.
+    restarts: Option<usize>,
 }
 
 /// Environment and policy for a process, as `windrow._ports` pickles them.
@@ -170,6 +174,9 @@ impl EvaluatorCore {
         if let Some(seconds) = options.step_timeout {
             builder = builder.step_timeout(duration("step_timeout", seconds)?);
         }
+        if let Some(budget) = options.restarts {
+            builder = builder.on_loss(OnLoss::Restart { budget });
+        }
         if let Some(seed) = options.seed {
             builder = builder.seed(seed);
         }
@@ -265,6 +272,12 @@ impl EvaluatorCore {
         });
         let answer = self.noted(answer)?;
         answer.map(|result| report(py, result)).transpose()
+    }
+
+    /// Errors of environments that were replaced, since the last call.
+    fn take_losses(&self) -> PyResult<Vec<String>> {
+        let losses = self.here()?.take_losses();
+        Ok(losses.iter().map(|error| error_chain(error)).collect())
     }
 
     /// Whether evaluations are running or waiting.

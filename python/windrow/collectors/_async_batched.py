@@ -145,11 +145,6 @@ def _spread(name: str, arguments: AsyncBatchedArguments) -> tuple[int, AsyncBatc
             f'placement="{arguments.placement}": workers of {name} are threads, which share a policy; backend="multiprocessing" puts '
             "environments into processes"
         )
-    if arguments.step_timeout is not None:
-        raise ValueError(
-            f"step_timeout={arguments.step_timeout}: workers of {name} are threads, which cannot be killed: leave it out, or take "
-            "MultiAsyncCollector"
-        )
     if arguments.launcher is not None:
         raise ValueError(
             f"workers of {name} are threads, which share a policy: leave launcher out, or take MultiAsyncCollector"
@@ -161,6 +156,13 @@ def _spread(name: str, arguments: AsyncBatchedArguments) -> tuple[int, AsyncBatc
     if arguments.init_fn is not None:
         arguments.init_fn()
     together, workers = _workers_of(given, arguments)
+    if arguments.step_timeout is not None and not any(
+        isinstance(worker, _Alone) for worker in workers
+    ):
+        raise ValueError(
+            f"step_timeout={arguments.step_timeout}: environments of {name} that are native or in threads cannot be killed: leave it out, or "
+            "take MultiAsyncCollector"
+        )
     completes = arguments.yield_completed_trajectories
     changes = {
         "create_env_fn": workers,
@@ -169,6 +171,8 @@ def _spread(name: str, arguments: AsyncBatchedArguments) -> tuple[int, AsyncBatc
         "num_envs": together if together > 1 else None,
         "num_sub_threads": 1,
         "init_fn": None,
+        # Processes of environments have it.
+        "step_timeout": None,
         "trajs_per_batch": 1 if completes else arguments.trajs_per_batch,
         "traj_format": "cat" if completes else arguments.traj_format,
     }
@@ -235,7 +239,7 @@ def _in_processes(
             moved.append(make)
             continue
         begun = make if init_fn is None or not is_function(make) else partial(_begun, init_fn, make)
-        alone = _Alone(1, begun, num_sub_threads=threads)
+        alone = _Alone(1, begun, num_sub_threads=threads, step_timeout=arguments.step_timeout)
         alone._is_quiet = any(isinstance(env, _Alone) for env in moved)
         moved.append(alone)
     try:
@@ -243,7 +247,7 @@ def _in_processes(
             _convert.of(env)
     except (TypeError, NoProcesses) as error:
         reason = str(error).replace("take SerialEnv", 'choose backend="threading"')
-        if arguments.backend is not None:
+        if arguments.backend is not None or arguments.step_timeout is not None:
             raise type(error)(reason) from error.__cause__
         warn(f"environments run in threads, where Python code takes turns: {reason}")
         return makers

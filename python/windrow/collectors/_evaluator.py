@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from windrow import _html, _needs, _windrow, envs
-from windrow._arguments import Arguments, Check, argument, ignored, takes, warn_ignored
+from windrow._arguments import Arguments, Check, argument, ignored, replaces, takes, warn_ignored
 from windrow._lazy import module, tensordict, torch
 from windrow._logger import log_to, loggable
 from windrow._numbers import at_least
@@ -157,9 +157,15 @@ class _Place(Arguments, group="Where it runs"):
     init_fn: Callable[[], object] | None = argument(
         "called first of all, where the evaluator runs", default=None
     )
+    on_loss: Literal["raise"] | int = argument(
+        "where the environment fails, or its process ends: raise, or how often both are made anew",
+        more="the evaluation then plays other episodes in place of those that were lost, and :meth:`losses` has the errors",
+        default="raise",
+        check=replaces("an evaluator has one worker"),
+    )
     step_timeout: float | None = argument(
         "seconds after which the process is taken for frozen and killed",
-        more="a step has not returned meanwhile. The evaluation then fails, with its stack. Needs a process",
+        more="a step has not returned meanwhile. A loss as any other (``on_loss``), whose error has its stack. Needs a process",
         default=None,
         engine=True,
     )
@@ -210,6 +216,10 @@ class EvaluatorArguments(_Place, _Results, _Evaluated):
             raise ValueError("an evaluator takes a policy or a policy_factory, got both")
         if self.backend in ("thread", "ray") and self.step_timeout is not None:
             raise ValueError(f'step_timeout needs backend="process", got backend="{self.backend}"')
+        if self.backend == "ray" and self.on_loss != "raise":
+            raise ValueError(
+                f'on_loss={self.on_loss} needs backend="process" or "thread", got backend="ray", which starts its actors anew'
+            )
         if self.backend != "ray":
             warn_ignored(
                 "num_gpus",
@@ -331,6 +341,7 @@ class Evaluator(Ending):
             **arguments.for_engine(),
             "on_result": arguments.listener,
             "write_recordings": None,
+            "restarts": None if arguments.on_loss == "raise" else arguments.on_loss,
             "env": env,
             "sent": sent,
             "process": None if sent is None else _windrow.EvaluatorProcess(),
@@ -418,6 +429,12 @@ class Evaluator(Ending):
     def wait(self, timeout: float | None = None) -> dict[str, Any] | None:
         """As :meth:`poll`, but waits as long as it takes by default."""
         return self._core.wait(timeout)
+
+    def losses(self) -> list[str]:
+        """Errors of environments that were lost and made anew, since the last call; see
+        ``on_loss``.
+        """
+        return [] if self._backend == "ray" else self._core.take_losses()
 
     @property
     def pending(self) -> bool:

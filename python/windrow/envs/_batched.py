@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from windrow import _windrow
 from windrow._arguments import Arguments, argument, each_of, ignored, takes
 from windrow._lazy import numpy, torch
-from windrow._numbers import at_least
+from windrow._numbers import at_least, seconds_or_none
 from windrow._types import Device, Envs
 from windrow._warnings import warn
 from windrow._windrow import EnvHandle
@@ -202,6 +202,11 @@ class ParallelArguments(BatchedArguments):
     shutdown_timeout: float = argument(
         "seconds that processes have to end in `close`, before they are killed", default=10.0
     )
+    step_timeout: float | None = argument(
+        "seconds after which a process that has not returned from a step or reset is taken for frozen and killed",
+        default=None,
+        check=seconds_or_none,
+    )
     daemon: bool = ignored("the processes end with this one in any case", default=False)
     mp_start_method: str | None = ignored("each process is a new interpreter", default=None)
     share_individual_td: bool | None = ignored(_SHARED, default=None)
@@ -240,6 +245,7 @@ class ParallelEnv(SerialEnv):
         self._set(arguments)
         self._is_single = self.num_workers == 1 and arguments.serial_for_single
         self._threads, self._timeout = arguments.num_sub_threads, arguments.shutdown_timeout
+        self._step_timeout = arguments.step_timeout
         self._members = _windrow.ParallelMembers() if _PROCESSES else None
 
     def _new_recipe(self) -> Many:
@@ -267,6 +273,7 @@ class ParallelEnv(SerialEnv):
             recipe.members,
             threads=self._threads,
             timeout=self._timeout,
+            step_timeout=self._step_timeout,
             sent=members,
             live=self._members,
         )

@@ -126,6 +126,10 @@ class Parallel(Many, kind="parallel"):
     timeout: float = 10.0
     #: Whether they have as long where nobody closes them.
     patient: bool = False
+    #: Seconds after which a member that has not returned is killed, and whether steps go on without
+    #: members that have ended.
+    step_timeout: float | None = None
+    outlives: bool = False
     #: The members as they are sent, where they are not recipes alone; and where those who step them
     #: are found.
     sent: tuple[bytes, ...] | None = field(default=None, compare=False)

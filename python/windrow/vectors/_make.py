@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
 from windrow._arguments import one_of
-from windrow._numbers import cores, whole_or_none
+from windrow._numbers import cores, seconds_or_none, whole_or_none
 from windrow._types import AnyTransform
 from windrow._windrow import VectorCore, mujoco_arguments, native_ids, native_info
 from windrow.envs._convert import of
@@ -22,6 +22,7 @@ from windrow.envs._transform import around
 from windrow.envs.transforms import Compose
 from windrow.vectors._base import FORMS, VectorEnv
 from windrow.vectors._engine import EngineVector
+from windrow.vectors._losses import checked
 from windrow.vectors._processes import ProcessVector, sent
 from windrow.vectors._python import PythonVector
 
@@ -37,6 +38,8 @@ def make_vec(
     episode_statistics: bool = False,
     final_info: str = "arrays",
     batch_size: int | None = None,
+    on_loss: Literal["raise"] | int = "raise",
+    step_timeout: float | None = None,
     **kwargs: Any,
 ) -> VectorEnv:
     """A vector of environments as Gymnasium has it, stepped by windrow.
@@ -68,12 +71,22 @@ def make_vec(
             as from EnvPool: ``async_reset()`` begins episodes, ``recv()`` returns what ``step``
             returns, of ``batch_size`` environments, and ``send(actions, info["env_id"])`` has them
             step.
+        on_loss: what happens where an environment of Gymnasium raises, or its process ends or is
+            frozen: ``"raise"`` an error that names it, or how often each worker is replaced, all of
+            its environments that were lost. The row of a lost environment is its last observation,
+            with the reward 0, truncated, and ``info["lost"]`` is the reason; it begins another
+            episode as after any other end, seeded from the seed that was given, its number and its
+            episode.
+        step_timeout: seconds after which a process that has not returned from a step or reset of
+            its environments is taken for frozen and killed, which is a loss. Needs environments in
+            processes.
         **kwargs: passed to ``gymnasium.make``, such as ``render_mode``, or to the native
             environment, for ids.
 
     Raises:
         TypeError: ``env`` is nothing that an environment can be made of.
         ValueError: an argument is out of range, or two of them contradict each other.
+        WorkerError: the process of an environment has ended.
 
     Example:
         >>> import windrow
@@ -90,7 +103,17 @@ def make_vec(
         )
     )
     wanted = Wanted(
-        num_envs, workers, transforms, mode, native, wrap, final_info, batch_size, kwargs
+        num_envs,
+        workers,
+        transforms,
+        mode,
+        native,
+        wrap,
+        final_info,
+        batch_size,
+        on_loss,
+        step_timeout,
+        kwargs,
     )
     return wanted.made_of(env)
 
@@ -109,12 +132,16 @@ class Wanted:
     wrap: Callable[[Any], Any] | None = None
     form: str = "arrays"
     batch_size: int | None = None
+    on_loss: Literal["raise"] | int = "raise"
+    step_timeout: float | None = None
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         one_of(*FORMS)("final_info", self.form)
         for name in ("num_envs", "workers", "batch_size"):
             whole_or_none(name, getattr(self, name), 1)
+        checked("on_loss", self.on_loss)
+        seconds_or_none("step_timeout", self.step_timeout)
         if self.batch_size is not None and self.mode is AutoresetMode.DISABLED:
             raise ValueError(
                 "batch_size needs environments that begin another episode by themselves, got autoreset_mode DISABLED"
@@ -147,6 +174,12 @@ class Wanted:
                 raise TypeError(
                     f"arguments of gymnasium.make are for ids, got {sorted(self.kwargs)}"
                 )
+            self._check_killable(in_processes=False)
+            if self.on_loss != "raise" and any(recipe.is_native is not True for recipe in recipes):
+                raise ValueError(
+                    f"on_loss={self.on_loss} replaces environments of functions and ids of Gymnasium without transforms: wrap them in "
+                    "the function instead, or leave on_loss out"
+                )
             vector = EngineVector(
                 self._core(recipes), self.mode, self.form, self.batch_size, entries
             )
@@ -155,16 +188,34 @@ class Wanted:
                 raise ValueError(
                     f"batch_size={self.batch_size} is for environments in threads or processes: workers is how many"
                 )
-            vector = PythonVector(_functions(makers, self.kwargs), self.mode, self.wrap, self.form)
+            self._check_killable(in_processes=False)
+            vector = PythonVector(
+                _functions(makers, self.kwargs),
+                self.mode,
+                self.wrap,
+                self.form,
+                on_loss=self.on_loss,
+            )
         else:
             members = divides("workers", min(self.workers, len(makers)), len(makers))
-            groups = sent(_functions(makers, self.kwargs), self.mode, self.wrap, members)
+            self._check_killable(in_processes=True)
+            groups = sent(
+                _functions(makers, self.kwargs), self.mode, self.wrap, members, self.on_loss
+            )
+            losses = (self.on_loss, self.step_timeout)
             vector = ProcessVector(
-                groups, self.mode, self.form, len(makers) // members, self.batch_size
+                groups, self.mode, self.form, len(makers) // members, self.batch_size, losses
             )
         if isinstance(env, str) and env in gymnasium.registry:
             vector.spec = gymnasium.spec(env)
         return vector
+
+    def _check_killable(self, *, in_processes: bool) -> None:
+        """Raises ValueError where there is a time-out, and no process that can be killed."""
+        if self.step_timeout is not None and not in_processes:
+            raise ValueError(
+                f"step_timeout={self.step_timeout} needs environments of Gymnasium in processes, which can be killed: workers is how many"
+            )
 
     def _core(self, recipes: list[Recipe]) -> VectorCore:
         """What steps environments of the engine's."""

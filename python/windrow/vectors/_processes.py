@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -34,6 +34,7 @@ from windrow.vectors._base import (
     with_masks,
 )
 from windrow.vectors._exchange import Exchange, Fold
+from windrow.vectors._losses import LOST, Losses
 from windrow.vectors._python import PythonVector
 
 #: Element types that the engine has in rows.
@@ -73,8 +74,10 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
         mode: AutoresetMode,
         wrap: Callable[[Any], Any] | None,
         first: int,
+        on_loss: Literal["raise"] | int,
     ) -> None:
-        self._inner = inner = PythonVector(makers, mode, wrap, first=first)
+        self._inner = inner = PythonVector(makers, mode, wrap, first=first, on_loss=on_loss)
+        inner._in_worker = f", in worker {first // inner.num_envs}, a process of its own"
         self.num_envs, self.spec = inner.num_envs, inner.envs[0].spec
         self._is_array = is_array(inner.single_observation_space)
         self.single_observation_space = (
@@ -152,6 +155,11 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Calls a method of the vector in this process."""
         return getattr(self._inner, what)(*arguments)
 
+    def begin_anew(self) -> tuple[list[Any], Notes]:
+        """Begins an episode in each environment: what each observes, and notes."""
+        _, notes = self._inner._begin(list(range(self.num_envs)), [None] * self.num_envs, None)
+        return self._inner._seen, notes
+
     def take_options(self, options: dict[str, Any] | None) -> None:
         """Takes the options of the next reset."""
         self.options = options
@@ -185,25 +193,42 @@ class Starter:
         makers: dict[int, Callable[[], Any]],
         mode: AutoresetMode,
         wrap: Callable[[Any], Any] | None,
+        on_loss: Literal["raise"] | int,
     ) -> None:
-        self._makers, self._mode, self._wrap = makers, mode, wrap
+        self._makers, self._mode, self._wrap, self._on_loss = makers, mode, wrap, on_loss
 
     def __call__(self) -> Group:
-        return Group(list(self._makers.values()), self._mode, self._wrap, min(self._makers))
+        return Group(
+            list(self._makers.values()), self._mode, self._wrap, min(self._makers), self._on_loss
+        )
 
 
 class ProcessVector(Exchange):
     """Environments of Gymnasium in worker processes."""
 
     def __init__(
-        self, sent: Sequence[bytes], mode: AutoresetMode, form: str, each: int, batch: int | None
+        self,
+        sent: Sequence[bytes],
+        mode: AutoresetMode,
+        form: str,
+        each: int,
+        batch: int | None,
+        losses: tuple[Literal["raise"] | int, float | None],
     ) -> None:
+        on_loss, step_timeout = losses
         # Those that are received some at a time are started and stepped each by itself.
         parts = [sent] if batch is None else [[one] for one in sent]
         self._members = [ParallelMembers() for _ in parts]
         nothing = Many(())
         recipes = [
-            Parallel((nothing,) * len(part), sent=tuple(part), live=live, patient=batch is not None)
+            Parallel(
+                (nothing,) * len(part),
+                sent=tuple(part),
+                live=live,
+                patient=batch is not None,
+                step_timeout=step_timeout,
+                outlives=True,
+            )
             for part, live in zip(parts, self._members, strict=True)
         ]
         self._core = VectorCore(
@@ -217,7 +242,9 @@ class ProcessVector(Exchange):
             for live, part in zip(self._members, parts, strict=True)
             for place in range(len(part))
         ]
+        self._places = places
         self._remotes: list[Any] = [Remote(live, place) for live, place in places]
+        self._losses = Losses(on_loss, each * len(sent), each)
         observed, acted, metadata, render_mode = self._remotes[0].about()
         try:
             for member, remote in enumerate(self._remotes):
@@ -232,25 +259,133 @@ class ProcessVector(Exchange):
         leaves = [leaf[0] for leaf in self._core.describe()["observation"]]
         self._reward, self._note = leaves.index(_REWARD), leaves.index(_NOTE)
         self._seen: list[Any] = [None] * self.num_envs
+        #: What was observed last, as one array, where lost environments are replaced.
+        self._last: np.ndarray | None = None
 
     def _begin(
         self, envs: list[int], seeds: list[int | None], options: dict[str, Any] | None
     ) -> tuple[Any, Notes]:
+        self._losses.begin(envs, seeds)
         if options is not None:
             for member in sorted({env // self._each for env in envs}):
                 self._remotes[member].take_options(options)
         seen = self._core.reset(envs, seeds)
+        observed = seen[0]
+        if self._last is not None:
+            others = np.setdiff1d(np.arange(self.num_envs), envs)
+            # The engine knows nothing of rows that were written here.
+            observed[others] = self._last[others]
         # The others have told theirs before.
         notes = self._notes([seen[self._note][env] for env in envs], envs)
-        return self._observation(seen[0]), notes
+        for member, reason in self._lost().items():
+            notes += [
+                (env, {**info, LOST: reason})
+                for env, info in self._begun_anew(member, observed, range(self.num_envs))
+            ]
+        self._keep(range(self.num_envs), observed)
+        return self._observation(observed), notes
+
+    # Losses
+
+    def _lost(self) -> dict[int, str]:
+        """Workers whose processes have ended, each with the reason; others are in their places now.
+
+        Raises:
+            WorkerError: one may not be replaced any more.
+        """
+        lost: dict[int, str] = {}
+        for member, (live, place) in enumerate(self._places):
+            if place == 0:
+                lost |= {member + ended: reason for ended, reason in live.take_losses()}
+        for member, reason in lost.items():
+            self._put_another(member, reason)
+        return lost
+
+    def _put_another(self, member: int, reason: str) -> None:
+        if self._losses.left(member) <= 0:
+            raise self._losses.error(member, reason)
+        live, place = self._places[member]
+        self._losses.count(member)
+        live.replace(place)
+        seeds = self._losses.seeds(range(member * self._each, (member + 1) * self._each))
+        self._remotes[member].do("take_over", seeds, self._losses.left(member))
+
+    def _begun_anew(self, member: int, observed: Any, envs: Sequence[int]) -> Notes:
+        """Has the new environments of ``member`` begin, whose rows are those of ``envs``: notes."""
+        first = member * self._each
+        while True:
+            try:
+                seen, notes = self._remotes[member].begin_anew()
+                break
+            except RuntimeError:
+                # An exception of the environments is none of the process.
+                again = dict(self._places[member][0].take_losses())
+                if not again:
+                    raise
+                self._put_another(member, again[self._places[member][1]])
+        for env, one in enumerate(seen, first):
+            if self._is_array:
+                observed[envs.index(env)] = one
+            else:
+                self._seen[env] = one
+        return [(first + number, info) for number, info in notes]
+
+    def _with_losses(
+        self, envs: Sequence[int], seen: Sequence[Any], terminated: Any, truncated: Any
+    ) -> Notes:
+        """Writes the rows of environments that were lost in a step of ``envs``; notes of them."""
+        notes: Notes = []
+        if self._losses.budget is not None:
+            self._losses.end(envs, terminated | truncated)
+        # Rows of lost ones are truncated.
+        for member, reason in self._lost().items() if truncated.any() else ():
+            for env in range(member * self._each, (member + 1) * self._each):
+                last = self._seen[env]
+                if self._is_array and self._last is not None:
+                    last = seen[0][envs.index(env)] = self._last[env]
+                if self.autoreset_mode is AutoresetMode.SAME_STEP:
+                    notes.append(
+                        (
+                            env,
+                            {
+                                "final_obs": np.copy(last) if self._is_array else last,
+                                "final_info": {LOST: reason},
+                            },
+                        )
+                    )
+                else:
+                    notes.append((env, {LOST: reason}))
+            if self.autoreset_mode is AutoresetMode.SAME_STEP:
+                notes += self._begun_anew(member, seen[0], envs)
+        self._keep(envs, seen[0])
+        return notes
+
+    def _keep(self, envs: Sequence[int], observed: Any) -> None:
+        if self._losses.budget is None or not self._is_array:
+            return
+        if self._last is None:
+            self._last = np.zeros((self.num_envs, *observed.shape[1:]), observed.dtype)
+        self._last[envs] = observed
+
+    def _counted(self, notes: Notes) -> Notes:
+        """``notes``, with losses within the processes counted."""
+        for env, info in notes:
+            if LOST in info or LOST in info.get("final_info", ()):
+                self._losses.count(env // self._each)
+        return notes
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Steps all environments."""
         if self.closed:
             raise closed_before("step")
-        seen, terminated, truncated = self._step(actions)
+        seen, terminated, truncated, lost = self._step(actions)
         # Observations that are no array come with the notes.
-        infos = self._infos(seen[self._note])
+        pickled = seen[self._note]
+        infos = (
+            self._told(self._notes(pickled, range(self.num_envs)) + lost)
+            if lost
+            else self._infos(pickled)
+        )
         return self._observation(seen[0]), seen[self._reward][:, 0], terminated, truncated, infos
 
     def _infos(self, pickled: Sequence[bytes]) -> dict[str, Any]:
@@ -266,18 +401,23 @@ class ProcessVector(Exchange):
         return with_masks(columns.arrays(groups, len(columns.head)), self.num_envs)
 
     def _stepped(self, actions: Any) -> Stepped:
-        seen, terminated, truncated = self._step(actions)
-        notes = self._notes(seen[self._note], range(self.num_envs))
+        seen, terminated, truncated, lost = self._step(actions)
+        notes = self._notes(seen[self._note], range(self.num_envs)) + lost
         return self._observation(seen[0]), seen[self._reward][:, 0], terminated, truncated, notes
 
-    def _step(self, actions: Any) -> tuple[Any, Any, Any]:
+    def _step(self, actions: Any) -> tuple[Any, Any, Any, Notes]:
         rows = (
             actions
             if self._takes_array
             else self._pickled(range(len(self._remotes)), list(iterate(self.action_space, actions)))
         )
         seen, _, terminated, truncated, _ = self._core.step((rows,))
-        return seen, terminated, truncated
+        return (
+            seen,
+            terminated,
+            truncated,
+            self._with_losses(range(self.num_envs), seen, terminated, truncated),
+        )
 
     def _pickled(self, members: Sequence[int], actions: Sequence[Any]) -> object:
         """Gives ``members`` actions that are no array, and returns what travels in their place."""
@@ -296,7 +436,8 @@ class ProcessVector(Exchange):
 
     def _received(self, envs: Any, stepped: Any) -> tuple[Any, ...]:
         seen, _, terminated, truncated, _ = stepped
-        notes = self._notes(seen[self._note], envs)
+        lost = self._with_losses(envs.tolist(), seen, terminated, truncated)
+        notes = self._notes(seen[self._note], envs) + lost
         rows = {env: row for row, env in enumerate(envs.tolist())}
         infos = Fold(len(envs)).of([(rows[env], info) for env, info in notes])
         observation = seen[0] if self._is_array else self._rows(None, envs)
@@ -311,7 +452,7 @@ class ProcessVector(Exchange):
                     notes += enumerate(columns.infos(note, len(columns.head)), first)
                     continue
                 said, seen = pickle.loads(note)
-                notes += [(first + number, info) for number, info in said]
+                notes += self._counted([(first + number, info) for number, info in said])
                 if seen is not None:
                     self._seen[first : first + self._each] = seen
         return notes
@@ -367,13 +508,14 @@ def sent(
     mode: AutoresetMode,
     wrap: Callable[[Any], Any] | None,
     members: int,
+    on_loss: Literal["raise"] | int,
 ) -> list[bytes]:
     """Groups of the environments that ``makers`` make, for as many processes as there are
     ``members``.
     """
     each, numbered = len(makers) // members, list(enumerate(makers))
     starters = [
-        Starter(dict(numbered[first : first + each]), mode, wrap)
+        Starter(dict(numbered[first : first + each]), mode, wrap, on_loss)
         for first in range(0, len(makers), each)
     ]
     return [

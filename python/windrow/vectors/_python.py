@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -14,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from windrow.vectors._base import Notes, Stepped, VectorEnv, refuse_unlike, reset_needed
+from windrow.vectors._losses import LOST, Losses
 
 #: Spaces whose batched values are one array.
 _ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -24,7 +26,11 @@ class PythonVector(VectorEnv):
 
     Attributes:
         envs: the environments.
+        losses: those of the environments.
     """
+
+    #: What errors add to the number of an environment.
+    _in_worker = ""
 
     def __init__(
         self,
@@ -33,7 +39,9 @@ class PythonVector(VectorEnv):
         wrap: Callable[[Any], Any] | None = None,
         form: str = "arrays",
         first: int = 0,
+        on_loss: Literal["raise"] | int = "raise",
     ) -> None:
+        self._makers, self._wrap = makers, wrap
         self.envs = [_environment(make) for make in makers]
         if len({id(env.unwrapped) for env in self.envs}) < len(self.envs):
             raise ValueError(
@@ -61,16 +69,64 @@ class PythonVector(VectorEnv):
         #: Shape and element type of observations that are copied as they are.
         self._observed = (observed.shape, observed.dtype) if type(observed) is spaces.Box else None
         self._acts_by_rows = type(acted) in _ARRAYS
+        self.losses = Losses(on_loss, self.num_envs, self.num_envs, first)
+        #: Seeds of the first episodes of environments that took the places of others.
+        self._new: dict[int, int | None] = {}
 
     def _begin(
         self, envs: list[int], seeds: list[int | None], options: dict[str, Any] | None
     ) -> tuple[Any, Notes]:
         notes: Notes = []
+        self.losses.begin(envs, seeds)
         for env, seed in zip(envs, seeds, strict=True):
-            self._seen[env], info = self.envs[env].reset(seed=seed, options=options)
-            notes.append((env, info))
+            notes.append((env, self._first(env, seed, options)))
         self._over[envs] = False
         return self._observation(), notes
+
+    def _first(
+        self, number: int, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Begins an episode; ``info``. An environment whose reset fails is replaced, as often as it
+        may be.
+        """
+        lost: dict[str, Any] = {}
+        while True:
+            new = self._new.pop(number, None)
+            seed = new if seed is None else seed
+            try:
+                self._seen[number], info = self.envs[number].reset(seed=seed, options=options)
+            except Exception as error:
+                lost, seed = self._replace(number, error), None
+            else:
+                return {**info, **lost} if lost else info
+
+    def _replace(self, number: int, error: Exception) -> dict[str, Any]:
+        """Makes a new environment in the place of one that has raised ``error``; ``info`` that says
+        so.
+
+        Raises:
+            Exception: ``error``, with a note that names the environment, where no more may be lost.
+        """
+        if self.losses.left(0) <= 0:
+            error.add_note(
+                f"It was raised by environment {self._number + number}{self._in_worker}."
+            )
+            raise error
+        self.losses.count(0)
+        with contextlib.suppress(Exception):
+            self.envs[number].close()
+        made = _environment(self._makers[number])
+        self.envs[number] = made if self._wrap is None else self._wrap(made)
+        [self._new[number]] = self.losses.seeds([number])
+        return {LOST: f"{type(error).__name__}: {error}"}
+
+    def take_over(self, seeds: Sequence[int | None], losses: int) -> None:
+        """Has all environments begin new episodes with ``seeds`` at their next step or reset, in a
+        process in the place of another: so many ``losses`` are left.
+        """
+        self._new = dict(enumerate(seeds))
+        self._over[:] = True
+        self.losses.budget = losses
 
     def _stepped(self, actions: Any) -> Stepped:
         rewards, flags = np.zeros(self.num_envs), np.zeros((2, self.num_envs), np.bool_)
@@ -86,17 +142,21 @@ class PythonVector(VectorEnv):
         )
         for number, (env, action) in enumerate(zip(self.envs, each, strict=True)):
             if over[number] and mode is AutoresetMode.NEXT_STEP:
-                seen[number], info = env.reset()
-                notes.append((number, info))
+                notes.append((number, self._first(number)))
                 continue
-            seen[number], rewards[number], terminated[number], truncated[number], info = env.step(
-                action
-            )
+            try:
+                seen[number], rewards[number], terminated[number], truncated[number], info = (
+                    env.step(action)
+                )
+            except Exception as error:
+                info = self._replace(number, error)
+                truncated[number] = True
             if mode is AutoresetMode.SAME_STEP and (terminated[number] or truncated[number]):
                 notes.append((number, {"final_obs": seen[number], "final_info": info}))
-                seen[number], info = env.reset()
+                info = self._first(number)
             notes.append((number, info))
         self._over = terminated | truncated
+        self.losses.end(slice(None), self._over)
         return self._observation(), rewards, terminated, truncated, notes
 
     def _observation(self) -> object:

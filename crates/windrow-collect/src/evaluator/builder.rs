@@ -17,7 +17,7 @@ use super::run::{EvaluationOptions, Runner};
 use crate::build::check_step_timeout;
 use crate::config::builder::EnvMaker;
 use crate::config::options::CollectorConfig;
-use crate::config::plan::Placement;
+use crate::config::plan::{OnLoss, Placement};
 use crate::error::{ArgumentError, BuildError};
 
 /// How long a killed process may take to end.
@@ -161,6 +161,16 @@ impl EvaluatorBuilder {
     #[must_use]
     pub fn step_timeout(mut self, timeout: Duration) -> Self {
         self.config.step_timeout = Some(timeout);
+        self
+    }
+
+    /// What happens when an environment fails, or the process ends or hangs: the evaluation fails,
+    /// by default, or with [`OnLoss::Restart`] environments and policy are made anew, and the
+    /// evaluation plays other episodes in place of those that were lost; [`Evaluator::take_losses`]
+    /// has the errors. [`OnLoss::Continue`] is refused: there is one worker.
+    #[must_use]
+    pub fn on_loss(mut self, on_loss: OnLoss) -> Self {
+        self.config.on_loss = on_loss;
         self
     }
 
@@ -336,6 +346,12 @@ impl EvaluatorBuilder {
     /// Chooses the placement of the collector; returns how long killing its worker may take, if it
     /// can be killed.
     fn place(&mut self) -> Result<Duration, ArgumentError> {
+        if self.config.on_loss == OnLoss::Continue {
+            return Err(ArgumentError::Needs {
+                name: "on_loss continue",
+                needs: "several workers, where an evaluator has one: OnLoss::Restart replaces it",
+            });
+        }
         // A collector that is given one environment by number adds a dimension for it, which an
         // evaluation does not have.
         self.config.num_envs = self.config.num_envs.filter(|&num_envs| num_envs > 1);

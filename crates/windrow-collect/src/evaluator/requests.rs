@@ -265,7 +265,6 @@ impl EvaluatorRequests {
     }
 
     /// The collector that a shutdown stops; none before there is one, and after a shutdown.
-    #[cfg(target_os = "linux")]
     pub(super) fn handle(&self) -> Option<Handle> {
         self.lock().handle.clone()
     }

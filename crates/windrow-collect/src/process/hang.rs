@@ -20,15 +20,29 @@ pub(super) type StopGuard = Sender<()>;
 
 /// Where a worker is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Heartbeat {
-    /// Slab of the part that it fills.
-    seq: u64,
+pub(super) struct Heartbeat {
+    /// Slab of the part that it fills, or number of the command that it executes.
+    pub(super) seq: u64,
     /// Grows with each phase of each step.
-    beat: u32,
+    pub(super) beat: u32,
+}
+
+/// What is to be done about a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// It moves, has nothing to do, or has time left.
+    Fine,
+    /// It moves again, after it was asked for its stack.
+    Recovered,
+    /// It has not moved for too long: to be asked for its stack, or killed.
+    Hung,
+    /// It was asked for its stack, and its time for that is over: to be killed.
+    Unanswering,
 }
 
 /// The state of a worker when it was looked at.
-struct Observation {
+#[derive(Debug)]
+pub(super) struct Observation {
     /// `None` for one that has nothing to do.
     heartbeat: Option<Heartbeat>,
     /// Since when.
@@ -38,12 +52,66 @@ struct Observation {
 }
 
 impl Observation {
-    fn new(heartbeat: Option<Heartbeat>, since: Instant) -> Self {
+    pub(super) fn new(heartbeat: Option<Heartbeat>, since: Instant) -> Self {
         Self {
             heartbeat,
             since,
             asked: None,
         }
+    }
+
+    /// Looks at a worker, which may be `debugged`, and has `patience` for each call.
+    pub(super) fn look(
+        &mut self,
+        heartbeat: Option<Heartbeat>,
+        patience: Duration,
+        debugged: impl FnOnce() -> bool,
+    ) -> Finding {
+        let now = Instant::now();
+        if heartbeat.is_none() || heartbeat != self.heartbeat || debugged() {
+            let asked = self.asked;
+            *self = Self::new(heartbeat, now);
+            return asked.map_or(Finding::Fine, |_| Finding::Recovered);
+        }
+        match self.asked {
+            Some(asked) if now - asked >= GRACE => {
+                *self = Self::new(None, now);
+                Finding::Unanswering
+            }
+            None if now - self.since >= patience => {
+                self.asked = Some(now);
+                Finding::Hung
+            }
+            _ => Finding::Fine,
+        }
+    }
+
+    /// The worker cannot show its stack, and is killed.
+    pub(super) fn was_killed(&mut self) {
+        *self = Self::new(None, Instant::now());
+    }
+}
+
+/// The time between two looks: a worker is noticed at most a quarter late.
+pub(super) fn pause(patience: Duration) -> Duration {
+    (patience / 4).clamp(Duration::from_millis(1), GRACE)
+}
+
+impl WorkerProcess {
+    /// Whether a debugger holds it.
+    pub(super) fn is_debugged(self) -> bool {
+        ThreadState::read(self.pid, self.pid).is_traced()
+    }
+
+    /// A process that has not moved for `patience`: what the system shows of it, and whether it can
+    /// be asked for its stack.
+    pub(super) fn hang(self, patience: Duration) -> (Hang, bool) {
+        let thread = ThreadState::read(self.pid, self.thread);
+        let seen = thread.describe();
+        (
+            Hang { patience, seen },
+            self.shows_stack && !thread.is_stopped(),
+        )
     }
 }
 
@@ -63,31 +131,20 @@ pub(super) fn start(pool: &Arc<WorkerPool>, patience: Duration) -> Result<StopGu
 
 fn detect(pool: &Weak<WorkerPool>, patience: Duration, ended: &Receiver<()>) {
     let mut observations: Vec<Observation> = Vec::new();
-    // A worker is noticed at most a quarter late.
-    let pause = (patience / 4).clamp(Duration::from_millis(1), GRACE);
-    while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+    while ended.recv_timeout(pause(patience)) == Err(RecvTimeoutError::Timeout) {
         let Some(pool) = pool.upgrade() else { return };
-        let now = Instant::now();
         let heartbeats = pool.heartbeats();
+        let now = Instant::now();
         observations.resize_with(heartbeats.len(), || Observation::new(None, now));
         for (worker, (heartbeat, seen)) in heartbeats.into_iter().zip(&mut observations).enumerate()
         {
-            if heartbeat.is_none() || heartbeat != seen.heartbeat || pool.is_debugged(worker) {
-                if seen.asked.is_some() {
-                    pool.recovered(worker);
-                }
-                *seen = Observation::new(heartbeat, now);
-            } else if let Some(asked) = seen.asked {
-                if now - asked >= GRACE {
+            match seen.look(heartbeat, patience, || pool.is_debugged(worker)) {
+                Finding::Fine => {}
+                Finding::Recovered => pool.recovered(worker),
+                Finding::Hung if pool.hung(worker, patience) => {}
+                Finding::Hung | Finding::Unanswering => {
                     pool.kill_hung(worker);
-                    *seen = Observation::new(None, now);
-                }
-            } else if now - seen.since >= patience {
-                if pool.hung(worker, patience) {
-                    seen.asked = Some(now);
-                } else {
-                    pool.kill_hung(worker);
-                    *seen = Observation::new(None, now);
+                    seen.was_killed();
                 }
             }
         }
@@ -112,8 +169,7 @@ impl WorkerPool {
 
     /// Whether a debugger holds worker `worker`.
     fn is_debugged(&self, worker: usize) -> bool {
-        let process = self.process(worker);
-        process.is_some_and(|WorkerProcess { pid, .. }| ThreadState::read(pid, pid).is_traced())
+        self.process(worker).is_some_and(WorkerProcess::is_debugged)
     }
 
     /// Worker `worker` has not moved for `patience`: notes what it does. Whether it was asked for
@@ -122,10 +178,9 @@ impl WorkerPool {
         let Some(process) = self.process(worker) else {
             return false;
         };
-        let thread = ThreadState::read(process.pid, process.thread);
-        let seen = thread.describe();
-        self.slot(worker, |slot| slot.hang = Some(Hang { patience, seen }));
-        process.shows_stack && !thread.is_stopped() && self.supervisor.ask_for_stack(worker).is_ok()
+        let (hang, shows_stack) = process.hang(patience);
+        self.slot(worker, |slot| slot.hang = Some(hang));
+        shows_stack && self.supervisor.ask_for_stack(worker).is_ok()
     }
 
     /// Worker `worker` moves again.

@@ -105,6 +105,8 @@ impl Parallel {
                 program: None,
                 patience: Duration::from_secs(10),
                 is_patient: false,
+                step_timeout: None,
+                outlives: false,
                 interrupt: Interrupt::never(),
             },
         })
@@ -132,6 +134,23 @@ impl Parallel {
     #[must_use]
     pub fn patient(mut self) -> Self {
         self.spec.is_patient = true;
+        self
+    }
+
+    /// The time after which a member whose step or reset has not returned is taken for frozen and
+    /// killed, as by [`CollectorBuilder::step_timeout`](crate::CollectorBuilder::step_timeout).
+    #[must_use]
+    pub fn step_timeout(mut self, timeout: Duration) -> Self {
+        self.spec.step_timeout = Some(timeout);
+        self
+    }
+
+    /// Goes on without members whose processes have ended, where a step would be an error
+    /// otherwise: their rows are zeros, truncated, and [`ParallelHandle::take_losses`] has the
+    /// errors. Before the next step, [`ParallelHandle::replace`] starts another process for each.
+    #[must_use]
+    pub fn outlives(mut self) -> Self {
+        self.spec.outlives = true;
         self
     }
 
@@ -343,6 +362,27 @@ impl ParallelHandle {
     /// As [`call`](Self::call).
     pub fn pids(&self) -> Result<Vec<Option<u32>>, EnvError> {
         self.with(|members| Ok(members.pids()))
+    }
+
+    /// The members whose processes have ended since the last call, each with its error: of
+    /// environments that [outlive](Parallel::outlives) them.
+    ///
+    /// # Errors
+    /// [`MemberError::Closed`], and the error of an [interrupt](Parallel::interrupt).
+    pub fn take_losses(&self) -> Result<Vec<(usize, MemberError)>, EnvError> {
+        self.with(|members| Ok(members.take_losses()))
+    }
+
+    /// Starts another process in place of that of `member`, which has ended, and waits until it has
+    /// made its environments, which begin with a reset.
+    ///
+    /// # Errors
+    /// As [`Parallel::start`]; [`MemberError::Closed`].
+    pub fn replace(&self, member: usize) -> Result<(), EnvError> {
+        self.with(|members| {
+            let replaced = members.replace(member);
+            replaced.map_err(|fault| EnvError::Member(Box::new(fault)))
+        })
     }
 
     /// Ends the processes: each closes its environment, and is killed when it has not ended within

@@ -43,11 +43,23 @@ impl Processes {
         let timeout = finite_duration("shutdown_timeout", timeout)?;
         let threads = recipe.getattr(intern!(py, "threads"))?.extract()?;
         let warm = worker::uses_torch(&py.None().into_bound(py), recipe.getattr("members")?)?;
+        let step_timeout: Option<f64> = recipe.getattr(intern!(py, "step_timeout"))?.extract()?;
+        let step_timeout = step_timeout.map(|seconds| finite_duration("step_timeout", seconds));
+        let step_timeout = step_timeout.transpose()?;
+        let outlives: bool = recipe.getattr(intern!(py, "outlives"))?.extract()?;
         let program = worker::program(py, threads, warm)?;
         let live = recipe.getattr(intern!(py, "live"))?;
         let (owner, signals) = (roots.clone(), gil::interrupt());
         let parallel = match recipe.getattr(intern!(py, "patient"))?.extract()? {
             true => parallel.patient(),
+            false => parallel,
+        };
+        let parallel = match step_timeout {
+            Some(timeout) => parallel.step_timeout(timeout),
+            None => parallel,
+        };
+        let parallel = match outlives {
+            true => parallel.outlives(),
             false => parallel,
         };
         Ok(Self {
@@ -93,6 +105,8 @@ pub(super) fn of_member(
 ) -> Option<PyErr> {
     let fault = causes(error).find_map(|error| error.downcast_ref::<MemberError>())?;
     match (raised, fault) {
+        // Members that are several environments say which of them it was.
+        (Some(raised), _) if names_env(py, raised) => Some(raised.clone_ref(py)),
         (Some(raised), _) => {
             let env = error.env;
             let note = format!("It was raised by environment {env}, in a process of its own.");
@@ -105,6 +119,14 @@ pub(super) fn of_member(
         (None, MemberError::Failed { .. }) => None,
         (None, _) => Some(PyRuntimeError::new_err(error_chain(error))),
     }
+}
+
+/// Whether a note of `raised` names an environment.
+fn names_env(py: Python<'_>, raised: &PyErr) -> bool {
+    let notes = raised.value(py).getattr(intern!(py, "__notes__"));
+    let notes: Vec<String> = notes.and_then(|notes| notes.extract()).unwrap_or_default();
+    let named = "It was raised by environment";
+    notes.iter().any(|note| note.starts_with(named))
 }
 
 /// Where the processes are found of a `ParallelEnv` that somebody steps: whoever started them last.
@@ -140,6 +162,21 @@ impl ParallelMembers {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let answer = self.with(py, |handle| handle.call(worker, request))?;
         Ok(PyBytes::new(py, &answer))
+    }
+
+    /// The members whose processes have ended since the last call, each with the message of its
+    /// error.
+    fn take_losses(&self, py: Python<'_>) -> PyResult<Vec<(usize, String)>> {
+        let losses = self.with(py, |handle| handle.take_losses())?;
+        let losses = losses.into_iter();
+        Ok(losses
+            .map(|(member, error)| (member, error_chain(&error)))
+            .collect())
+    }
+
+    /// Starts another process in place of that of member `worker`, which has ended.
+    fn replace(&self, py: Python<'_>, worker: usize) -> PyResult<()> {
+        self.with(py, |handle| handle.replace(worker))
     }
 
     /// Ends the processes, and waits for that.

@@ -1,6 +1,7 @@
 //! The processes of all members: what each does, and what is known of it.
 
-use std::time::Duration;
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use serde_bytes::ByteBuf;
 use windrow_env::{EnvError, VecEnvError};
@@ -10,8 +11,11 @@ use windrow_sync::{Interrupt, Interrupted};
 use super::error::MemberError;
 use super::messages::{MemberAnswer, MemberCommand};
 use crate::error::{SentError, last_words};
-use crate::process::messages::{FromWorker, ToWorker};
+use crate::process::hang::{Finding, Heartbeat, Observation, pause};
+use crate::process::messages::{FromWorker, Specified, ToWorker};
 use crate::process::program::or_current;
+use crate::process::slot::WorkerProcess;
+use crate::process::thread_state::Hang;
 
 /// How long members have to end by themselves where nobody asked to close them.
 const DROPPED: Duration = Duration::from_millis(500);
@@ -26,6 +30,10 @@ pub(super) struct ParallelSpec {
     pub(super) patience: Duration,
     /// Whether they have as long when they are dropped.
     pub(super) is_patient: bool,
+    /// How long a command may take before a member counts as frozen, and is killed.
+    pub(super) step_timeout: Option<Duration>,
+    /// Whether commands go on without members whose processes have ended.
+    pub(super) outlives: bool,
     pub(super) interrupt: Interrupt,
 }
 
@@ -34,13 +42,12 @@ pub(super) struct Children {
     /// `None` once they were closed.
     roster: Option<Roster<FromWorker>>,
     pub(super) each: Vec<Member>,
-    patience: Duration,
-    is_patient: bool,
-    pub(super) interrupt: Interrupt,
+    /// What they were started as.
+    pub(super) spec: ParallelSpec,
 }
 
 /// One of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Member {
     /// Takes part in the next command.
     pub(super) selected: bool,
@@ -52,9 +59,49 @@ pub(super) struct Member {
     fault: Option<VecEnvError>,
     pub(super) returned: Option<Vec<u8>>,
     dead: Option<MemberError>,
+    /// Whether [`take_loss`](Self::take_loss) has returned its death.
+    is_reported: bool,
+    /// Commands that it was sent.
+    commands: u64,
+    process: Option<WorkerProcess>,
+    watch: Observation,
+    /// Set while it is killed for not having moved.
+    hang: Option<Hang>,
 }
 
 impl Member {
+    fn new() -> Self {
+        Self {
+            selected: false,
+            doing: None,
+            answered: None,
+            fault: None,
+            returned: None,
+            dead: None,
+            is_reported: false,
+            commands: 0,
+            process: None,
+            watch: Observation::new(None, Instant::now()),
+            hang: None,
+        }
+    }
+
+    /// It is sent `command`.
+    pub(super) fn begin(&mut self, command: MemberCommand) {
+        (self.doing, self.answered, self.returned) = (Some(command), None, None);
+        self.commands += 1;
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead.is_some()
+    }
+
+    /// Its death, once.
+    pub(super) fn take_loss(&mut self) -> Option<MemberError> {
+        let is_new = !std::mem::replace(&mut self.is_reported, self.dead.is_some());
+        self.dead.clone().filter(|_| is_new)
+    }
+
     /// Whether it has executed its command, and all of its answer has come.
     pub(super) fn is_ready(&self) -> bool {
         let (Some(doing), None) = (self.doing, &self.dead) else {
@@ -106,7 +153,10 @@ impl Member {
                     Some(command) if command.returns() => "answering a call",
                     Some(_) | None => "",
                 };
-                let status = death.exit.unasked();
+                let status = match self.hang.take() {
+                    None => format!("ended with {}", death.exit.unasked()),
+                    Some(hang) => hang.end(death.exit),
+                };
                 let words = last_words(doing, None, &death.stderr_tail);
                 self.dead = Some(MemberError::Died { status, words });
             }
@@ -135,31 +185,59 @@ impl Children {
         let program = or_current(spec.program.as_ref()).map_err(EnvError::failed)?;
         let count = spec.members.len();
         let roster = Roster::new(program, count).map_err(EnvError::failed)?;
-        for (member, env) in spec.members.iter().enumerate() {
-            let first = Frame::of(&ToWorker::Member(env.to_vec()));
-            first
-                .and_then(|first| roster.spawn(member, [first]))
-                .map_err(EnvError::failed)?;
-        }
-        Ok(Self {
+        let mut children = Self {
             roster: Some(roster),
-            each: (0..count).map(|_| Member::default()).collect(),
-            patience: spec.patience,
-            is_patient: spec.is_patient,
-            interrupt: spec.interrupt.clone(),
-        })
+            each: (0..count).map(|_| Member::new()).collect(),
+            spec: spec.clone(),
+        };
+        (0..count).try_for_each(|member| children.spawn(member))?;
+        Ok(children)
     }
 
-    /// Waits until each member has sent a message of which `pick` makes something; the first fault
-    /// of one, with its number.
+    /// Starts a process for `member`, which has none.
+    pub(super) fn spawn(&mut self, member: usize) -> Result<(), EnvError> {
+        let roster = self.roster.as_ref().ok_or(MemberError::Closed)?;
+        let first = Frame::of(&ToWorker::Member(self.spec.members[member].to_vec()));
+        first
+            .and_then(|first| roster.spawn(member, [first]))
+            .map_err(EnvError::failed)?;
+        self.each[member] = Member {
+            commands: self.each[member].commands,
+            ..Member::new()
+        };
+        Ok(())
+    }
+
+    /// Waits until each of `members` has said what it has made; the first fault of one, with its
+    /// number.
+    pub(super) fn specified(
+        &mut self,
+        members: Range<usize>,
+    ) -> Result<Vec<Specified>, VecEnvError> {
+        let made = self.gather(members.clone(), |message| match message {
+            FromWorker::Specified(made) => Ok(*made),
+            other => Err(other),
+        })?;
+        let pids = self.pids();
+        for (member, made) in members.zip(&made) {
+            let process = pids[member].map(|pid| WorkerProcess::new(pid).specified(made));
+            self.each[member].process = process;
+        }
+        Ok(made)
+    }
+
+    /// Waits until each of `members` has sent a message of which `pick` makes something; the first
+    /// fault of one, with its number.
     pub(super) fn gather<T>(
         &mut self,
+        members: Range<usize>,
         pick: fn(FromWorker) -> Result<T, FromWorker>,
     ) -> Result<Vec<T>, VecEnvError> {
         let closed = || EnvError::from(MemberError::Closed).of(0);
-        let Self { roster, each, .. } = self;
+        let Self { roster, each, spec } = self;
         let roster = roster.as_mut().ok_or_else(closed)?;
-        let gathered = roster.gather(&self.interrupt, |index, event| {
+        let wanted = members.clone();
+        let gathered = roster.gather_from(members, &spec.interrupt, |index, event| {
             let member = &mut each[index];
             match event {
                 Event::Message(message) => match pick(message) {
@@ -167,6 +245,9 @@ impl Children {
                     Err(other) => member.note(Event::Message(other)),
                 },
                 event => member.note(event),
+            }
+            if !wanted.contains(&index) {
+                return Ok(None);
             }
             // Of members of one environment, which they all are before they say otherwise.
             let fault = member.take_fault();
@@ -198,7 +279,49 @@ impl Children {
         }
     }
 
-    /// Checks that the members are this process's, open and alive.
+    /// Kills members that have not answered a command for too long.
+    pub(super) fn kill_hung(&mut self) {
+        let (Some(patience), Some(roster)) = (self.spec.step_timeout, &self.roster) else {
+            return;
+        };
+        for (index, member) in self.each.iter_mut().enumerate() {
+            let Some(process) = member.process else {
+                continue;
+            };
+            let heartbeat = (!member.is_ready()).then_some(Heartbeat {
+                seq: member.commands,
+                beat: 0,
+            });
+            let found = member
+                .watch
+                .look(heartbeat, patience, || process.is_debugged());
+            match found {
+                Finding::Fine => {}
+                Finding::Recovered => member.hang = None,
+                Finding::Hung => {
+                    let (hang, shows_stack) = process.hang(patience);
+                    member.hang = Some(hang);
+                    if !shows_stack || roster.ask_for_stack(index).is_err() {
+                        // Nothing is left to be killed after a shutdown.
+                        let _ = roster.kill(index);
+                        member.watch.was_killed();
+                    }
+                }
+                Finding::Unanswering => {
+                    let _ = roster.kill(index);
+                }
+            }
+        }
+    }
+
+    /// The longest wait between two looks at them.
+    pub(super) fn pause(&self) -> Duration {
+        let looks = self.spec.step_timeout.map(pause);
+        looks.unwrap_or(Interrupt::SLICE).min(Interrupt::SLICE)
+    }
+
+    /// Checks that the members are this process's, open and alive, or that their deaths are to be
+    /// reported yet.
     pub(super) fn check(&mut self) -> Result<(), VecEnvError> {
         let Some(roster) = &self.roster else {
             return Err(EnvError::from(MemberError::Closed).of(0));
@@ -208,10 +331,14 @@ impl Children {
             return Err(EnvError::from(MemberError::Foreign { owner, here }).of(0));
         }
         self.poll();
+        let outlives = self.spec.outlives;
         let mut each = self.each.iter_mut().enumerate();
         let fault = each.find_map(|(index, member)| {
             // What failed in a call that was given up is of no use any more.
             member.fault = None;
+            if outlives && !member.is_reported {
+                return None;
+            }
             Some(member.take_fault()?.source.of(index))
         });
         fault.map_or(Ok(()), Err)
@@ -232,9 +359,14 @@ impl Children {
         }
         // One that was left in the middle of a step has been waited for long enough.
         let is_left = self.each.iter().any(|member| member.doing.is_some());
-        roster.end(match (is_asked || self.is_patient) && !is_left {
-            true => self.patience,
-            false => self.patience.min(DROPPED),
+        let ParallelSpec {
+            patience,
+            is_patient,
+            ..
+        } = self.spec;
+        roster.end(match (is_asked || is_patient) && !is_left {
+            true => patience,
+            false => patience.min(DROPPED),
         });
     }
 }

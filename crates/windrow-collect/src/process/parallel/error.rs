@@ -18,9 +18,9 @@ pub enum MemberError {
         sent: Option<SentError>,
     },
     /// Its process has ended. The others can be closed, and do no more.
-    #[error("its process ended with {status}; close these environments and make others{words}")]
+    #[error("its process {status}; close these environments and make others{words}")]
     Died {
-        /// How it ended: `signal 9 (SIGKILL)`, `exit status 3`.
+        /// How it ended, in words that follow "its process": `ended with signal 9 (SIGKILL)`.
         status: String,
         /// What it was doing and the last lines of its standard error.
         words: String,

@@ -49,10 +49,7 @@ struct SharedRows {
 impl Members {
     pub(super) fn start(spec: &ParallelSpec) -> Result<Self, EnvError> {
         let mut children = Children::start(spec)?;
-        let made = children.gather(|message| match message {
-            FromWorker::Specified(made) => Ok(*made),
-            other => Err(other),
-        });
+        let made = children.specified(0..spec.members.len());
         let made = made.map_err(|fault| EnvError::Member(Box::new(fault)))?;
         let (spec, envs) = alike(&made)?;
         let specs: Vec<_> = made.iter().map(|made| &made.spec).collect();
@@ -218,6 +215,11 @@ impl Members {
             };
             return Err(EnvError::failed(error).of(member));
         }
+        if self.children.each[member].is_dead()
+            && let Some(fault) = self.children.each[member].take_fault()
+        {
+            return Err(fault.source.of(member));
+        }
         if let Some(message) = message {
             let message = Frame::of(message).map_err(EnvError::failed);
             message
@@ -275,9 +277,62 @@ impl Members {
             self.statistics.lend(&selected, &mut rows.parts, gatherings);
         }
         self.ask(command)?;
+        self.clear_lost()?;
+        let each = self.children.each.iter();
+        let answered: Vec<_> = each
+            .map(|member| member.selected && !member.is_dead())
+            .collect();
         if let Some(rows) = &mut self.rows {
             self.statistics
-                .take_back(&selected, &mut rows.parts, gatherings);
+                .take_back(&answered, &mut rows.parts, gatherings);
+        }
+        Ok(())
+    }
+
+    /// Clears the rows of members whose processes have ended: what they have written may be half of
+    /// it.
+    fn clear_lost(&mut self) -> Result<(), VecEnvError> {
+        for member in 0..self.children.each.len() {
+            if !self.children.each[member].is_dead() {
+                continue;
+            }
+            self.clear_values(member);
+            self.row(member, |layout, mut step| {
+                step.reward.fill(0.0);
+                step.terminated.fill(false);
+                step.truncated.fill(true);
+                (0..layout.observation.len()).try_for_each(|leaf| step.next_obs.zero(leaf))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The members whose processes have ended since this was last called, each with its error.
+    pub(super) fn take_losses(&mut self) -> Vec<(usize, MemberError)> {
+        let each = self.children.each.iter_mut().enumerate();
+        each.filter_map(|(index, member)| Some((index, member.take_loss()?)))
+            .collect()
+    }
+
+    /// Starts another process in place of that of `member`, which has ended, and waits until it has
+    /// made its environments.
+    pub(super) fn replace(&mut self, member: usize) -> Result<(), VecEnvError> {
+        let first = self.own(member).start;
+        let shifted = |fault: VecEnvError| fault.source.of(first);
+        self.children
+            .spawn(member)
+            .map_err(|error| error.of(first))?;
+        let made = self.children.specified(member..member + 1);
+        for made in made.map_err(shifted)? {
+            let joined = self.spec.clone().join(&made.spec);
+            joined.map_err(|error| error.of(first))?;
+        }
+        if let Some(rows) = &mut self.rows {
+            rows.lanes[member].reset();
+            let frame = rows.frame(member);
+            let sent = frame.and_then(|frame| self.children.send(member, frame));
+            sent.map_err(|error| error.of(first))?;
+            self.attached(member..member + 1).map_err(shifted)?;
         }
         Ok(())
     }
@@ -285,7 +340,8 @@ impl Members {
     /// Has the members that are selected execute `command`, and waits for them.
     fn ask(&mut self, command: MemberCommand) -> Result<(), VecEnvError> {
         for member in 0..self.children.each.len() {
-            if self.children.each[member].selected {
+            let called = &self.children.each[member];
+            if called.selected && !called.is_dead() {
                 let first = self.own(member).start;
                 self.send(member, command)
                     .map_err(|error| error.of(first))?;
@@ -293,8 +349,13 @@ impl Members {
         }
         self.wait()?;
         let mut fault = None;
+        let outlives = self.children.spec.outlives;
         for (index, member) in self.children.each.iter_mut().enumerate() {
             let first = index * self.envs;
+            if outlives && member.is_dead() {
+                // Reported by `take_losses`.
+                continue;
+            }
             let own = member.take_fault();
             // The first is reported; the others of this step are of no use any more.
             fault = fault.or(own.map(|fault| fault.source.of(first + fault.env)));
@@ -308,8 +369,7 @@ impl Members {
         rows.lanes[member]
             .send(&command)
             .map_err(EnvError::failed)?;
-        let member = &mut self.children.each[member];
-        (member.doing, member.answered, member.returned) = (Some(command), None, None);
+        self.children.each[member].begin(command);
         Ok(())
     }
 
@@ -344,12 +404,13 @@ impl Members {
                     .for_each(|member| member.doing = None);
                 return Ok(());
             }
+            self.children.kill_hung();
             if asked.get_or_insert_with(Instant::now).elapsed() >= Interrupt::SLICE {
-                let checked = self.children.interrupt.check();
+                let checked = self.children.spec.interrupt.check();
                 checked.map_err(|error| EnvError::failed(error).of(0))?;
                 asked = None;
             }
-            bell.wait(seen, Some(Interrupt::SLICE));
+            bell.wait(seen, Some(self.children.pause()));
         }
     }
 
@@ -399,14 +460,20 @@ impl Members {
             .ring(move || ring.bell().into_iter().for_each(|bell| bell.ring()));
         self.rows = Some(rows);
         let envs = self.envs;
-        let attached = self.children.gather(|message| match message {
-            FromWorker::Attached => Ok(()),
-            other => Err(other),
-        });
-        attached.map(|_| ()).map_err(|fault| {
+        let attached = self.attached(0..self.children.each.len());
+        attached.map_err(|fault| {
             let first = fault.env * envs;
             fault.source.of(first)
         })
+    }
+
+    /// Waits until each of `members` has its rows.
+    fn attached(&mut self, members: Range<usize>) -> Result<(), VecEnvError> {
+        let attached = self.children.gather(members, |message| match message {
+            FromWorker::Attached => Ok(()),
+            other => Err(other),
+        });
+        attached.map(drop)
     }
 }
 

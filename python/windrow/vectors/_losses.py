@@ -1,0 +1,89 @@
+"""Environments of a vector that are lost: how many may be, who is told, and how those in their
+places begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from windrow._arguments import replaces
+from windrow._windrow import WorkerError
+
+#: The entry of ``info`` of an environment that was lost: the reason.
+LOST = "lost"
+
+
+#: Checks ``on_loss`` as vectors take it.
+checked = replaces("a vector keeps its number of environments")
+
+
+class Losses:
+    """Losses of environments, of which those from number ``first`` on are meant, ``each`` in a
+    worker.
+
+    Attributes:
+        budget: how many each worker may have; None where the first is an error.
+    """
+
+    def __init__(
+        self, on_loss: Literal["raise"] | int, num_envs: int, each: int, first: int = 0
+    ) -> None:
+        self.budget = None if on_loss == "raise" else on_loss
+        self._first, self._each = first, each
+        #: Of each worker.
+        self._counts = [0] * (num_envs // each)
+        #: The seed that each environment was given last, and the episodes that have begun since.
+        self._seeds: list[int | None] = [None] * num_envs
+        self._episodes = np.zeros(num_envs, np.int64)
+
+    def begin(self, envs: Sequence[int], seeds: Sequence[int | None]) -> None:
+        """Notes that ``envs`` begin episodes by order, with these seeds or None."""
+        for env, seed in zip(envs, seeds, strict=True):
+            self._episodes[env] += 1
+            if seed is not None:
+                self._seeds[env], self._episodes[env] = seed, 0
+
+    def end(self, envs: Any, ended: Any) -> None:
+        """Notes which of ``envs`` have ended an episode."""
+        self._episodes[envs] += ended
+
+    def left(self, worker: int) -> int:
+        """How many losses ``worker`` may still have."""
+        return 0 if self.budget is None else self.budget - self._counts[worker]
+
+    def count(self, worker: int) -> None:
+        """Counts a loss of ``worker``, which was replaced."""
+        self._counts[worker] += 1
+
+    def seeds(self, envs: Sequence[int]) -> list[int | None]:
+        """Seeds for new environments in the places of ``envs``: of the seed that each was given,
+        its number and its episode.
+        """
+        return [self._new_seed(env) for env in envs]
+
+    def _new_seed(self, env: int) -> int | None:
+        if (seed := self._seeds[env]) is None:
+            return None
+        drawn = np.random.SeedSequence(
+            (seed, self._first + env, int(self._episodes[env]) + 1)
+        ).generate_state(1)
+        return int(drawn[0])
+
+    def error(self, worker: int, reason: str) -> WorkerError:
+        """The error of ``worker``, which is lost for this reason."""
+        first = self._first + worker * self._each
+        envs = (
+            f"environment {first}"
+            if self._each == 1
+            else f"environments {first} to {first + self._each - 1}"
+        )
+        after = f"; it was replaced {self.budget} times, as on_loss says" if self.budget else ""
+        error = WorkerError(f"worker {worker}, {envs}: {reason}{after}")
+        # The message has them where they are several.
+        vars(error).update(
+            worker=worker, env=first if self._each == 1 else None, episode=None, step=None
+        )
+        return error
