@@ -36,9 +36,13 @@ from windrow.processes.setup import (
 )
 from windrow.processes.start import program, uses_torch
 
+#: Seconds after which a wait warns of a worker that has not returned from a call.
+SILENT = 60.0
+
 __all__ = [
     "EnvPort",
     "PolicyPort",
+    "SILENT",
     "StagePort",
     "answer",
     "env_state",

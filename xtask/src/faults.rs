@@ -22,6 +22,9 @@ pub(crate) enum Fault {
     Replay,
     /// Worker processes of collectors are killed, stopped, or end by themselves
     Workers,
+    /// Each fault of an environment once behind each door of the Python package: collectors,
+    /// vectors, evaluators
+    Doors,
 }
 
 /// Which fault to inject, and how often.
@@ -78,6 +81,10 @@ pub(crate) fn of_workers(root: &Path, selection: Selection) -> Result<Verdict> {
 /// Injects a fault; `false` when a promise was broken.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     let test = match options.fault {
+        Fault::Doors => {
+            let python = python::with_package(root, python::DEV)?;
+            return program(root, &python, "doors");
+        }
         Fault::Network => "network",
         Fault::Replay => "kill",
         Fault::Workers => WORKERS_TEST,
@@ -128,7 +135,8 @@ fn counted(command: &mut Command) -> Result<bool> {
 
 /// Whether a program says in this line what it did and found, and how to do it again.
 fn reports(line: &str) -> bool {
-    const FURTHER: &str = "cells: parents: descriptors: memory: violation: seed effects: modules:";
+    const FURTHER: &str =
+        "cells: parents: descriptors: memory: violation: seed effects: modules: table:";
     let first = line.split(' ').next();
     counts(line) || FURTHER.split(' ').any(|known| Some(known) == first)
 }

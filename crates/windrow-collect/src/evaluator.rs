@@ -7,14 +7,14 @@ mod report;
 mod requests;
 mod run;
 
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use windrow_env::EnvFactory;
 use windrow_policy::Weights;
-use windrow_sync::unpoisoned;
+use windrow_sync::{Interrupt, unpoisoned};
 
 #[cfg(target_os = "linux")]
 use crate::error::{ControlError, NextError};
@@ -72,6 +72,8 @@ pub struct Evaluator {
     patience: Duration,
     /// How long it may take to kill what has not ended then.
     grace: Duration,
+    /// Reports what keeps somebody waiting.
+    reports: Interrupt,
 }
 
 impl Evaluator {
@@ -129,7 +131,16 @@ impl Evaluator {
         self.shared
             .submit(weights, step, Reply::To(reply), BusyPolicy::Queue)?;
         // Disconnected when the request was dropped by a shutdown.
-        result.recv().unwrap_or(Err(EvaluateError::ShutDown))
+        let shut_down = Err(EvaluateError::ShutDown);
+        if self.reports.is_never() {
+            return result.recv().unwrap_or(shut_down);
+        }
+        loop {
+            match result.recv_timeout(Interrupt::SLICE) {
+                Err(RecvTimeoutError::Timeout) => self.report_silent(),
+                received => return received.unwrap_or(shut_down),
+            }
+        }
     }
 
     /// Asks for an evaluation, and returns at once whether it was accepted. The evaluator keeps the
@@ -202,7 +213,32 @@ impl Evaluator {
     pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<Evaluation, EvaluateError>> {
         // A time beyond the clock's range is no limit.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.shared.take(deadline)
+        if self.reports.is_never() {
+            return self.shared.take(deadline);
+        }
+        loop {
+            let slice = Instant::now() + Interrupt::SLICE;
+            let until = deadline.map_or(slice, |deadline| deadline.min(slice));
+            let taken = self.shared.take(Some(until));
+            if taken.is_some() {
+                return taken;
+            }
+            self.report_silent();
+            if deadline == Some(until) {
+                return None;
+            }
+            if !self.shared.is_expecting() {
+                // It may have come since.
+                return self.shared.take(Some(until));
+            }
+        }
+    }
+
+    /// Reports environments in the evaluator's thread that do not return.
+    fn report_silent(&self) {
+        if let Some(handle) = self.shared.handle() {
+            handle.report_silent(&self.reports);
+        }
     }
 
     /// Takes the oldest error out of the unread results of [`trigger_eval`](Self::trigger_eval).

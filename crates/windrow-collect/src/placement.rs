@@ -6,15 +6,16 @@ mod threads;
 use std::sync::Arc;
 use std::time::Duration;
 
-use windrow_slab::{Lease, Ring};
-use windrow_sync::Interrupt;
+use windrow_slab::Lease;
+use windrow_sync::{Interrupt, Interrupted};
 
 use crate::error::NextError;
 #[cfg(target_os = "linux")]
 use crate::process::pool::PoolGuard;
-use crate::shared::ThreadLink;
+use crate::shared::heartbeat::{Silence, silent};
 use crate::shared::link::Progress;
 use crate::shared::service::Service;
+use crate::shared::{Shared, ThreadLink};
 use crate::worker::Worker;
 
 use inline::Inline;
@@ -72,19 +73,56 @@ impl Workers {
     /// thread, and [`NextError::WaitInterrupted`] where they do not.
     pub(crate) fn next(
         &mut self,
-        ring: &Arc<Ring>,
+        shared: &Shared,
         interrupt: &Interrupt,
     ) -> Result<Lease, NextError> {
+        let ring = &shared.ring;
         match self {
             Self::Inline(inline) => return inline.next(ring),
             Self::Threads(threads) => threads.begin(),
             #[cfg(target_os = "linux")]
             Self::Processes(pool) => pool.begin(),
         }
-        match interrupt.is_never() {
-            true => Ok(ring.next()?),
-            false => Ok(interrupt.wait(|slice| ring.next_within(slice).transpose())??),
+        if interrupt.is_never() {
+            return Ok(ring.next()?);
         }
+        let mut silence = Silence::default();
+        interrupt.wait(|slice| {
+            let next = ring.next_within(slice).map_err(NextError::from);
+            next.transpose().or_else(|| {
+                let reported = self.report_silent(shared, &mut silence, interrupt);
+                reported.err().map(|error| Err(error.into()))
+            })
+        })?
+    }
+
+    /// Reports workers that have not moved for long.
+    ///
+    /// # Errors
+    /// That of the report.
+    fn report_silent(
+        &self,
+        shared: &Shared,
+        silence: &mut Silence,
+        interrupt: &Interrupt,
+    ) -> Result<(), Interrupted> {
+        let Some(after) = interrupt.reports_after() else {
+            return Ok(());
+        };
+        let heartbeats = match self {
+            #[cfg(target_os = "linux")]
+            Self::Processes(pool) => pool.heartbeats(),
+            Self::Inline(_) | Self::Threads(_) => shared.reports.heartbeats(),
+        };
+        for worker in silence.look(heartbeats, after) {
+            let doing = match self {
+                #[cfg(target_os = "linux")]
+                Self::Processes(pool) => pool.doing(worker),
+                Self::Inline(_) | Self::Threads(_) => String::new(),
+            };
+            interrupt.report(&silent(&shared.name(worker), after, &doing))?;
+        }
+        Ok(())
     }
 
     /// Waits at most `timeout` until all workers have ended, and drops them; returns how many still

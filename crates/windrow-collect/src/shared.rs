@@ -12,6 +12,7 @@
 
 pub(crate) mod calls;
 pub(crate) mod commands;
+pub(crate) mod heartbeat;
 pub(crate) mod lifecycle;
 pub(crate) mod link;
 pub(crate) mod publisher;

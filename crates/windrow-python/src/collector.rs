@@ -107,7 +107,7 @@ impl CollectorCore {
         };
         let owner = Arc::clone(&stage.owner);
         let (builder, envs) = options.builder(config, &stage.target, &roots)?;
-        let builder = builder.interrupt(gil::interrupt());
+        let builder = builder.interrupt(gil::interrupt(py)?);
         // Environments and policies may be made in other threads, which need both locks where these
         // are Python's.
         let built = py.detach(|| factory_lock::lending(|| builder.build_with(stage)));

@@ -164,6 +164,7 @@ impl EvaluatorCore {
             .exploration_type(exploration_type(&options.exploration_type)?)
             .busy_policy(busy_policy(&options.busy_policy)?)
             .log_prefix(options.log_prefix)
+            .reporting_as(&gil::interrupt(py)?)
             .shutdown_timeout(duration("shutdown_timeout", options.shutdown_timeout)?);
         if options.lazy {
             builder = builder.lazily();

@@ -205,10 +205,19 @@ pub(crate) fn wait<T: Send>(
 }
 
 /// Ends waits of the engine with the exception of a signal handler, such as `KeyboardInterrupt`.
-/// Only the main thread runs handlers.
-pub(crate) fn interrupt() -> Interrupt {
-    // Without an interpreter, nobody sees signals any more.
-    Interrupt::new(|| Python::try_attach(|py| py.check_signals()).unwrap_or(Ok(())))
+/// Only the main thread runs handlers. Warns of workers that are silent for long.
+///
+/// # Errors
+/// The exception of the import of `windrow._ports`.
+pub(crate) fn interrupt(py: Python<'_>) -> PyResult<Interrupt> {
+    let after: f64 = ports(py)?.getattr(intern!(py, "SILENT"))?.extract()?;
+    // Without an interpreter, nobody sees signals or warnings any more.
+    let signals = Interrupt::new(|| Python::try_attach(|py| py.check_signals()).unwrap_or(Ok(())));
+    Ok(
+        signals.reporting(Duration::from_secs_f64(after), |line: &str| {
+            Python::try_attach(|py| warn(py, line)).unwrap_or(Ok(()))
+        }),
+    )
 }
 
 /// Runs `f` in a thread of its own and returns its result. For calls of the engine that cannot be

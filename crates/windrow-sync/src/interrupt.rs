@@ -28,9 +28,12 @@ pub struct Interrupt {
     check: Option<Arc<Check>>,
     /// Whether it ends every wait after one attempt.
     at_once: bool,
+    /// Called with what a wait is for that has lasted for the time beside it.
+    report: Option<(Duration, Arc<Report>)>,
 }
 
 type Check = dyn Fn() -> Result<(), Interrupted> + Send + Sync;
+type Report = dyn Fn(&str) -> Result<(), Interrupted> + Send + Sync;
 
 impl Interrupt {
     /// The time between two checks.
@@ -45,6 +48,65 @@ impl Interrupt {
                 check().map_err(|error| Interrupted(error.into()))
             })),
             at_once: false,
+            report: None,
+        }
+    }
+
+    /// Calls `report` with a line for each worker that has kept a wait for as long as `after` and
+    /// has not moved meanwhile. An error of it ends the wait.
+    #[must_use]
+    pub fn reporting<E: Into<Box<dyn Error + Send + Sync>>>(
+        self,
+        after: Duration,
+        report: impl Fn(&str) -> Result<(), E> + Send + Sync + 'static,
+    ) -> Self {
+        let report: Arc<Report> =
+            Arc::new(move |line| report(line).map_err(|error| Interrupted(error.into())));
+        Self {
+            report: Some((after, report)),
+            ..self
+        }
+    }
+
+    /// Reports as `other` does.
+    #[must_use]
+    pub fn reporting_as(self, other: &Self) -> Self {
+        Self {
+            report: other.report.clone(),
+            ..self
+        }
+    }
+
+    /// Reports as this one does, and ends no wait.
+    #[must_use]
+    pub fn only_reports(&self) -> Self {
+        match &self.report {
+            None => Self::never(),
+            Some((after, report)) => {
+                let report = Arc::clone(report);
+                Self::never().reporting(*after, move |line| {
+                    // Nobody is there to get its error.
+                    let _ = report(line);
+                    Ok::<(), Interrupted>(())
+                })
+            }
+        }
+    }
+
+    /// How long a worker may be silent before it is reported; `None` where nobody wants to know.
+    #[must_use]
+    pub fn reports_after(&self) -> Option<Duration> {
+        self.report.as_ref().map(|(after, _)| *after)
+    }
+
+    /// Reports that a wait lasts long, as `line` says.
+    ///
+    /// # Errors
+    /// That of the report.
+    pub fn report(&self, line: &str) -> Result<(), Interrupted> {
+        match &self.report {
+            None => Ok(()),
+            Some((_, report)) => report(line),
         }
     }
 
@@ -62,6 +124,7 @@ impl Interrupt {
         Self {
             check: None,
             at_once: false,
+            report: None,
         }
     }
 
@@ -71,13 +134,14 @@ impl Interrupt {
         Self {
             check: None,
             at_once: true,
+            report: None,
         }
     }
 
-    /// Whether it ends no wait, which then needs no clock.
+    /// Whether it ends no wait and reports none, which then needs no clock.
     #[must_use]
     pub fn is_never(&self) -> bool {
-        self.check.is_none() && !self.at_once
+        self.check.is_none() && !self.at_once && self.report.is_none()
     }
 
     /// Runs the check.
@@ -207,6 +271,20 @@ mod tests {
         let ended = interrupt.wait(|_| None::<()>).unwrap_err();
         assert_eq!(ended.to_string(), "enough");
         assert!(Interrupt::never().check().is_ok());
+    }
+
+    #[test]
+    fn a_report_is_made_after_its_time_and_its_error_ends_the_wait() {
+        let quiet = Interrupt::never();
+        assert_eq!(quiet.reports_after(), None);
+        assert!(quiet.report("nobody hears it").is_ok());
+        let minute = Duration::from_secs(60);
+        let loud = Interrupt::when(|| false).reporting(minute, |line| Err(line.to_owned()));
+        assert_eq!(loud.reports_after(), Some(minute));
+        assert_eq!(loud.report("worker 3").unwrap_err().to_string(), "worker 3");
+        assert!(!loud.is_never() && !loud.only_reports().is_never());
+        assert!(loud.only_reports().report("worker 3").is_ok());
+        assert!(quiet.reporting_as(&loud).report("worker 3").is_err());
     }
 
     #[test]

@@ -8,7 +8,10 @@ import warnings
 from pathlib import Path
 
 from doors.environment import FAULTS
-from doors.table import DOORS, Cell, cell
+from doors.table import DOORS, THREADS, Cell, cell, silent
+
+#: Seconds after which workers in threads are reported that hang, in place of 60.
+SILENT = 1.0
 
 
 def shown(found: Cell) -> str:
@@ -34,6 +37,29 @@ def main() -> int:
                     if not one.is_right:
                         wrong += 1
                         print(f"violation: {door}, {fault}, on_loss={on_loss}: {one}", flush=True)
+        head = [
+            "in threads",
+            *(f"raises, `{on_loss}`" for on_loss in ('"raise"', 3)),
+            "hangs: a warning",
+        ]
+        print("table:", " | ".join(["", *head, ""]).strip())
+        print("table:", "|---" * len(head) + "|")
+        for door, made in THREADS.items():
+            of = Path(folder, f"{door}-threads")
+            found = [made("raises", on_loss, f"{of}-{on_loss}") for on_loss in ("raise", 3)]  # type: ignore[arg-type]
+            # The calling thread waits for nobody.
+            found += (
+                [silent(made, "hangs in step", f"{of}-silent", SILENT)]
+                if door != "make_vec"
+                else []
+            )
+            row = [f"`{door}`", *map(shown, found), "" if len(found) == 3 else "–"]
+            print("table:", " | ".join(["", *row[:4], ""]).strip(), flush=True)
+            for one in found:
+                count += 1
+                if not one.is_right:
+                    wrong += 1
+                    print(f"violation: {door} in threads: {one}", flush=True)
     print(f"{count} faults, {wrong} violations")
     return int(wrong > 0)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from doors.environment import LENGTH, Faulty, when
+from doors.environment import LENGTH, RELEASE, Faulty, when
 
 OnLoss = Literal["raise", 3]
 #: Seconds after which a worker counts as frozen.
@@ -152,17 +156,23 @@ def _rows_of_trajectories(batches: list[Any]) -> str:
     return ""
 
 
-def evaluator(fault: str, on_loss: OnLoss, mark: str, backend: str = "process") -> Cell:
+def evaluator(
+    fault: str,
+    on_loss: OnLoss,
+    mark: str,
+    backend: Literal["thread", "process"] = "process",
+    step_timeout: float | None = TIMEOUT,
+) -> Cell:
     """An evaluator."""
     from windrow.collectors import Evaluator
 
-    timeout = TIMEOUT if backend == "process" else None
+    [env] = envs(1, fault, mark)
     with Evaluator(
-        envs(1, fault, mark)[0],
+        env,
         None,
         num_trajectories=6,
         on_loss=on_loss,
-        step_timeout=timeout,
+        step_timeout=step_timeout,
         backend=backend,
         shutdown_timeout=1.0,
     ) as made:
@@ -204,15 +214,17 @@ def vector(
     mark: str,
     mode: str = "NextStep",
     workers: int | None = 2,
-    **options: Any,
+    step_timeout: float | None = TIMEOUT,
 ) -> Cell:
     """A vector of Gymnasium's form."""
     import windrow
 
-    if workers is not None:
-        options["step_timeout"] = TIMEOUT
     made = windrow.make_vec(
-        envs(2, fault, mark), workers=workers, autoreset_mode=mode, on_loss=on_loss, **options
+        envs(2, fault, mark),
+        workers=workers,
+        autoreset_mode=mode,
+        on_loss=on_loss,
+        step_timeout=step_timeout,
     )
 
     def steps() -> Iterator[list[_Step]]:
@@ -247,11 +259,11 @@ def vector(
     return _vector_cell(steps, made.close, mode, on_loss, mark)
 
 
-def sb3(fault: str, on_loss: OnLoss, mark: str) -> Cell:
+def sb3(fault: str, on_loss: OnLoss, mark: str, step_timeout: float | None = TIMEOUT) -> Cell:
     """A vector of Stable-Baselines3's form."""
     from windrow.sb3 import VecEnv
 
-    made = VecEnv(envs(2, fault, mark), workers=2, on_loss=on_loss, step_timeout=TIMEOUT)
+    made = VecEnv(envs(2, fault, mark), workers=2, on_loss=on_loss, step_timeout=step_timeout)
 
     def steps() -> Iterator[list[_Step]]:
         made.seed(7)
@@ -358,17 +370,74 @@ def _rows_of_vector(rows: list[_Step], env: int, mode: str) -> str:
     return ""
 
 
+def silent(door: Callable[..., Cell], fault: str, mark: str, after: float = 0.5) -> Cell:
+    """A worker that hangs without a ``step_timeout``: when a warning names it. Then it is ended, or
+    goes on.
+    """
+    from windrow import _ports
+
+    before, _ports.SILENT = _ports.SILENT, after
+    told: list[tuple[float, str]] = []
+    over = threading.Event()
+
+    def rescue() -> None:
+        while not over.wait(0.01):
+            for warning in caught:
+                if "no call of its environment" in (message := str(warning.message)):
+                    told.append((time.monotonic(), message))
+                    # In a thread of this process.
+                    RELEASE.set()
+                    if found := re.search(r"is process (\d+)", message):
+                        os.kill(int(found[1]), signal.SIGKILL)
+                    return
+
+    RELEASE.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rescuer = threading.Thread(target=rescue)
+        rescuer.start()
+        try:
+            found = door(fault, 3, mark, step_timeout=None)
+        finally:
+            over.set()
+            rescuer.join()
+            _ports.SILENT = before
+            RELEASE.clear()
+    at, message = told[0] if told else (None, "")
+    return Cell(
+        None if at is None else at - when(mark),
+        message,
+        found.worker,
+        found.wrong if told else "nobody was warned",
+    )
+
+
 #: Each door, by its name in the table.
 DOORS: dict[str, Callable[[str, OnLoss, str], Cell]] = {
-    "Collector": lambda fault, on_loss, mark: collector(
-        "Collector", 1, fault, on_loss, mark, placement="processes"
-    ),
+    "Collector": partial(collector, "Collector", 1, placement="processes"),
     "MultiSyncCollector": partial(collector, "MultiSyncCollector", 2),
     "MultiAsyncCollector": partial(collector, "MultiAsyncCollector", 2),
     "AsyncBatchedCollector": partial(collector, "AsyncBatchedCollector", 2),
     "make_vec": vector,
     "sb3.VecEnv": sb3,
     "Evaluator": evaluator,
+}
+
+
+#: Doors whose environments are in threads of this process.
+THREADS: dict[str, Callable[[str, OnLoss, str], Cell]] = {
+    "Collector": partial(collector, "Collector", 1, placement="threads", step_timeout=None),
+    "MultiSyncCollector": partial(
+        collector, "MultiSyncCollector", 2, placement="threads", step_timeout=None
+    ),
+    "MultiAsyncCollector": partial(
+        collector, "MultiAsyncCollector", 2, placement="threads", step_timeout=None
+    ),
+    "AsyncBatchedCollector": partial(
+        collector, "AsyncBatchedCollector", 2, backend="threading", step_timeout=None
+    ),
+    "make_vec": partial(vector, workers=None, step_timeout=None),
+    "Evaluator": partial(evaluator, backend="thread", step_timeout=None),
 }
 
 

@@ -130,6 +130,8 @@ class Parallel(Many, kind="parallel"):
     #: members that have ended.
     step_timeout: float | None = None
     outlives: bool = False
+    #: The number of the first member, where others are elsewhere.
+    first: int = 0
     #: The members as they are sent, where they are not recipes alone; and where those who step them
     #: are found.
     sent: tuple[bytes, ...] | None = field(default=None, compare=False)

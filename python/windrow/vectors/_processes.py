@@ -228,8 +228,9 @@ class ProcessVector(Exchange):
                 patient=batch is not None,
                 step_timeout=step_timeout,
                 outlives=True,
+                first=number,
             )
-            for part, live in zip(parts, self._members, strict=True)
+            for number, (part, live) in enumerate(zip(parts, self._members, strict=True))
         ]
         self._core = VectorCore(
             recipes,

@@ -2,11 +2,13 @@ use std::sync::Arc;
 
 use tensordict::{NestedKey, TensorDict};
 use windrow_policy::{Backend, ServerStats, Weights};
+use windrow_sync::Interrupt;
 use windrow_sync::atomic::Ordering;
 
 use crate::deliver::core::Core;
 use crate::error::{ControlError, NextError, WorkerError};
 use crate::shared::commands::Restart;
+use crate::shared::heartbeat::silent;
 use crate::shared::reentrancy::ReentrancyGuard;
 use crate::shared::stats::{Stats, WorkerStats};
 
@@ -174,6 +176,18 @@ impl Handle {
     #[must_use]
     pub fn take_losses(&self) -> Vec<WorkerError> {
         self.core.shared.reports.take_losses()
+    }
+
+    /// Reports workers in this process that have not moved for long, as `interrupt` says.
+    pub(crate) fn report_silent(&self, interrupt: &Interrupt) {
+        let shared = &self.core.shared;
+        let Some(after) = interrupt.reports_after() else {
+            return;
+        };
+        for worker in shared.reports.silent(after) {
+            // The wait goes on whether or not somebody hears of it.
+            let _ = interrupt.report(&silent(&shared.name(worker), after, ""));
+        }
     }
 
     pub(super) fn check_running(&self) -> Result<(), NextError> {

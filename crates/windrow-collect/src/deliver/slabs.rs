@@ -172,7 +172,7 @@ impl Slabs {
     fn fill(&mut self) -> Result<Filled, NextError> {
         let (core, taken) = (
             &self.core,
-            self.workers.next(&self.core.ring, &self.interrupt),
+            self.workers.next(&self.core.shared, &self.interrupt),
         );
         // Also after an error: then nothing that could be waited for is under way.
         self.asked = matches!(taken, Err(NextError::WaitInterrupted(_)));

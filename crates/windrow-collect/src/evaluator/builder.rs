@@ -7,6 +7,7 @@ use tensordict::TensorDict;
 #[cfg(target_os = "linux")]
 use windrow_peer::WorkerProgram;
 use windrow_policy::{ExplorationType, Policy, PolicyRecipe};
+use windrow_sync::Interrupt;
 
 use super::Evaluator;
 use super::choices::{BusyPolicy, Metrics, OnResult, WriteRecordings};
@@ -62,6 +63,8 @@ pub struct EvaluatorBuilder {
     write_recordings: Option<WriteRecordings>,
     patience: Duration,
     lazy: bool,
+    /// Reports what keeps somebody waiting.
+    reports: Interrupt,
 }
 
 impl EvaluatorBuilder {
@@ -85,6 +88,7 @@ impl EvaluatorBuilder {
             write_recordings: None,
             patience: Duration::from_secs(5),
             lazy: false,
+            reports: Interrupt::never(),
         }
     }
 
@@ -161,6 +165,14 @@ impl EvaluatorBuilder {
     #[must_use]
     pub fn step_timeout(mut self, timeout: Duration) -> Self {
         self.config.step_timeout = Some(timeout);
+        self
+    }
+
+    /// Reports environments that do not return for long, as `interrupt`
+    /// [says](Interrupt::reporting), while somebody waits for an evaluation. It ends no wait.
+    #[must_use]
+    pub fn reporting_as(mut self, interrupt: &Interrupt) -> Self {
+        self.reports = interrupt.only_reports();
         self
     }
 
@@ -324,6 +336,7 @@ impl EvaluatorBuilder {
                 log_prefix: self.log_prefix,
             },
             Arc::clone(&shared),
+            self.reports.clone(),
         );
         let lazy = self.lazy;
         let (ready, made) = channel();
@@ -340,6 +353,7 @@ impl EvaluatorBuilder {
             busy_policy: self.busy_policy,
             patience: self.patience,
             grace,
+            reports: self.reports,
         })
     }
 

@@ -182,6 +182,11 @@ impl EvaluatorRequests {
         self.lock().pending()
     }
 
+    /// Whether a pending request will leave a result to read.
+    pub(super) fn is_expecting(&self) -> bool {
+        self.lock().expecting()
+    }
+
     pub(super) fn set_next_version(&self, version: i64) {
         self.lock().next_version = version;
     }

@@ -34,6 +34,8 @@ pub(super) struct Runner {
     collector: Option<Collector>,
     /// The weights given last, for a collector that is made anew.
     weights: Option<Snapshot>,
+    /// Reports what keeps the thread waiting.
+    reports: Interrupt,
 }
 
 impl Runner {
@@ -41,6 +43,7 @@ impl Runner {
         recipe: Recipe,
         options: EvaluationOptions,
         shared: Arc<EvaluatorRequests>,
+        reports: Interrupt,
     ) -> Self {
         Self {
             recipe,
@@ -48,6 +51,7 @@ impl Runner {
             shared,
             collector: None,
             weights: None,
+            reports,
         }
     }
 
@@ -87,7 +91,8 @@ impl Runner {
         // interrupt.
         let state = Arc::downgrade(shared);
         let check = move || state.upgrade().map_or(Ok(()), |shared| shared.check_wait());
-        let collector = self.recipe.collector(Interrupt::new(check))?;
+        let interrupt = Interrupt::new(check).reporting_as(&self.reports);
+        let collector = self.recipe.collector(interrupt)?;
         self.shared.stop_with(collector.handle());
         self.collector = Some(collector);
         Ok(())

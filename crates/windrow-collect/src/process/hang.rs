@@ -7,25 +7,18 @@ use std::time::{Duration, Instant};
 use windrow_sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use windrow_sync::thread::Builder;
 
+use super::live::LastSeen;
 use super::pool::WorkerPool;
 use super::slot::WorkerProcess;
 use super::thread_state::{Hang, ThreadState};
 use crate::error::BuildError;
+use crate::shared::heartbeat::Heartbeat;
 
 /// How long a worker that shows its stack has time to do so.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Ends the detector's thread when it is dropped.
 pub(super) type StopGuard = Sender<()>;
-
-/// Where a worker is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Heartbeat {
-    /// Slab of the part that it fills, or number of the command that it executes.
-    pub(super) seq: u64,
-    /// Grows with each phase of each step.
-    pub(super) beat: u32,
-}
 
 /// What is to be done about a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +96,14 @@ impl WorkerProcess {
         ThreadState::read(self.pid, self.pid).is_traced()
     }
 
+    /// What it does, in words that follow "it".
+    pub(super) fn doing(self) -> String {
+        match &*ThreadState::read(self.pid, self.thread).describe() {
+            "" => format!("is process {}", self.pid),
+            seen => format!("is process {}, whose thread {seen}", self.pid),
+        }
+    }
+
     /// A process that has not moved for `patience`: what the system shows of it, and whether it can
     /// be asked for its stack.
     pub(super) fn hang(self, patience: Duration) -> (Hang, bool) {
@@ -152,7 +153,7 @@ fn detect(pool: &Weak<WorkerPool>, patience: Duration, ended: &Receiver<()>) {
 }
 
 impl WorkerPool {
-    fn heartbeats(&self) -> Vec<Option<Heartbeat>> {
+    pub(crate) fn heartbeats(&self) -> Vec<Option<Heartbeat>> {
         let state = self.state();
         let slots = state.slots.iter().enumerate();
         let heartbeats = slots.map(|(worker, slot)| {
@@ -161,6 +162,19 @@ impl WorkerPool {
             Some(Heartbeat { seq, beat })
         });
         heartbeats.collect()
+    }
+
+    /// What worker `worker` does, in words that follow "it".
+    pub(crate) fn doing(&self, worker: usize) -> String {
+        let process = self.process(worker).map(WorkerProcess::doing);
+        let seen = self.slot(worker, |slot| {
+            let part = slot.part.as_ref();
+            part.map(|part| LastSeen::of(worker, &self.control, part, &[]).doing)
+        });
+        let seen = seen.filter(|doing| !doing.is_empty());
+        let seen = seen.map(|doing| format!("is {doing}"));
+        let all: Vec<_> = [seen, process].into_iter().flatten().collect();
+        all.join(", ")
     }
 
     fn process(&self, worker: usize) -> Option<WorkerProcess> {

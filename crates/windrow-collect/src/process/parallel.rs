@@ -107,6 +107,7 @@ impl Parallel {
                 is_patient: false,
                 step_timeout: None,
                 outlives: false,
+                first: 0,
                 interrupt: Interrupt::never(),
             },
         })
@@ -142,6 +143,14 @@ impl Parallel {
     #[must_use]
     pub fn step_timeout(mut self, timeout: Duration) -> Self {
         self.spec.step_timeout = Some(timeout);
+        self
+    }
+
+    /// Counts members from `first` on where a report of one that is [silent](Interrupt::reporting)
+    /// names it.
+    #[must_use]
+    pub fn counted_from(mut self, first: usize) -> Self {
+        self.spec.first = first;
         self
     }
 

@@ -6,6 +6,7 @@ use windrow_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Orderi
 use windrow_sync::{Mutex, lock};
 
 use super::commands::Resume;
+use super::heartbeat::{Heartbeat, Pulse, Silence};
 use super::link::Progress;
 use super::stats::WorkerStats;
 use crate::config::plan::OnLoss;
@@ -31,6 +32,8 @@ pub(crate) struct Reports {
     failures: Mutex<Vec<WorkerError>>,
     /// Errors of workers that were lost without ending the collector, oldest first.
     losses: Mutex<Vec<WorkerError>>,
+    /// Workers in this process that do not move.
+    silence: Mutex<Silence>,
     /// The smallest trajectory id that no frame carries yet.
     next_traj_id: AtomicI64,
     /// The smallest frame from which no environment's noise and seeds were drawn yet, whatever the
@@ -50,6 +53,8 @@ struct WorkerCounters {
     /// Of the process in which it runs; 0 where it runs in this one.
     pid: AtomicU64,
     gone: AtomicBool,
+    /// Where it runs in this process.
+    pulse: Pulse,
 }
 
 impl Reports {
@@ -59,9 +64,26 @@ impl Reports {
             alive: AtomicUsize::new(workers),
             failures: Mutex::default(),
             losses: Mutex::default(),
+            silence: Mutex::default(),
             next_traj_id: AtomicI64::new(0),
             next_frame: AtomicU64::new(0),
         }
+    }
+
+    /// The sign of life of worker `worker`, which runs in this process.
+    pub(super) fn pulse(&self, worker: usize) -> &Pulse {
+        &self.counters[worker].pulse
+    }
+
+    /// Workers in this process that have not moved for `after`, each once.
+    pub(crate) fn silent(&self, after: Duration) -> Vec<usize> {
+        lock(&self.silence).look(self.heartbeats(), after)
+    }
+
+    /// Where workers in this process are; `None` for those that have nothing to do.
+    pub(crate) fn heartbeats(&self) -> Vec<Option<Heartbeat>> {
+        let pulses = self.counters.iter();
+        pulses.map(|counters| counters.pulse.heartbeat()).collect()
     }
 
     /// Worker `worker` has waited so long for a part.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use tracing::{error, warn};
 use windrow_policy::{WeightStore, WeightUpdater};
 use windrow_slab::{Part, Ring};
-use windrow_sync::atomic::{AtomicU64, Ordering};
+use windrow_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use windrow_sync::{Mutex, MutexGuard, error_chain, lock};
 
 use super::calls::Calls;
 use super::commands::{Commands, Restart, Resume};
+use super::heartbeat::environments;
 use super::link::{Assignment, OnFault, Progress};
 use super::reentrancy::CollectorId;
 use super::reports::{LossRule, Reports};
@@ -27,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) collector: CollectorId,
     pub(crate) ring: Arc<Ring>,
     seed: AtomicU64,
+    /// Environments of a worker; 0 before the first part.
+    envs: AtomicUsize,
     schedule: Mutex<Schedule>,
     /// For each worker, until it begins its next part.
     commands: Vec<Mutex<Commands>>,
@@ -55,6 +58,7 @@ impl Shared {
         Self {
             collector: CollectorId::next(),
             seed: AtomicU64::new(seed),
+            envs: AtomicUsize::new(0),
             ring,
             schedule: Mutex::new(schedule),
             commands: (0..workers).map(|_| Mutex::default()).collect(),
@@ -141,10 +145,19 @@ impl Shared {
     /// What worker `worker` has to do for `part`, which was claimed for it.
     pub(crate) fn assignment(&self, worker: usize, mut part: Part) -> Assignment {
         self.statistics.send(worker, &mut part);
+        self.envs.store(part.envs(), Ordering::Relaxed);
         Assignment {
             share: self.schedule().share(part.seq(), part.index()),
             commands: std::mem::take(&mut *lock(&self.commands[worker])),
             part,
+        }
+    }
+
+    /// Worker `worker` and its environments, in words.
+    pub(crate) fn name(&self, worker: usize) -> String {
+        match self.envs.load(Ordering::Relaxed) {
+            0 => format!("worker {worker}"),
+            envs => format!("worker {worker}, {}", environments(worker * envs, envs)),
         }
     }
 

@@ -8,10 +8,11 @@ use windrow_slab::{Part, SlabError};
 
 use super::Shared;
 use super::calls::Request;
+use super::heartbeat::PulseProbe;
 use super::link::{Assignment, OnFault, Order, Progress, WorkerLink};
 use super::reentrancy::CollectorId;
 use crate::error::WorkerError;
-use crate::probe::{NoProbe, Recorder};
+use crate::probe::Recorder;
 
 /// Reaches what is shared directly.
 #[derive(Debug, Clone)]
@@ -42,7 +43,7 @@ impl ThreadLink {
 }
 
 impl WorkerLink for ThreadLink {
-    type ProgressProbe = NoProbe;
+    type ProgressProbe = PulseProbe;
 
     fn worker(&self) -> usize {
         self.worker
@@ -88,8 +89,8 @@ impl WorkerLink for ThreadLink {
         }
     }
 
-    fn progress_probe(&self) -> NoProbe {
-        NoProbe
+    fn progress_probe(&self) -> PulseProbe {
+        self.shared.reports.pulse(self.worker).begin()
     }
 
     fn recorder(&mut self) -> Option<Box<Recorder>> {
@@ -101,10 +102,12 @@ impl WorkerLink for ThreadLink {
     }
 
     fn deliver(&mut self, part: Part, progress: Progress) {
+        self.shared.reports.pulse(self.worker).end();
         self.shared.deliver(self.worker, part, progress);
     }
 
     fn give_back(&mut self, part: Part, progress: Progress) {
+        self.shared.reports.pulse(self.worker).end();
         // Before others learn that the part is not being written any more.
         self.shared.reports.advance(progress);
         drop(part);

@@ -49,7 +49,9 @@ impl Processes {
         let outlives: bool = recipe.getattr(intern!(py, "outlives"))?.extract()?;
         let program = worker::program(py, threads, warm)?;
         let live = recipe.getattr(intern!(py, "live"))?;
-        let (owner, signals) = (roots.clone(), gil::interrupt());
+        let (owner, signals) = (roots.clone(), gil::interrupt(py)?);
+        let reports = signals.clone();
+        let first = recipe.getattr(intern!(py, "first"))?.extract()?;
         let parallel = match recipe.getattr(intern!(py, "patient"))?.extract()? {
             true => parallel.patient(),
             false => parallel,
@@ -66,12 +68,16 @@ impl Processes {
             parallel: parallel
                 .worker_program(program)
                 .shutdown_timeout(timeout)
-                .interrupt(Interrupt::new(move || match owner.is_abandoned() {
-                    true => Err("its owner was given up".into()),
-                    false => signals
-                        .check()
-                        .map_err(Box::<dyn Error + Send + Sync>::from),
-                })),
+                .counted_from(first)
+                .interrupt(
+                    Interrupt::new(move || match owner.is_abandoned() {
+                        true => Err("its owner was given up".into()),
+                        false => signals
+                            .check()
+                            .map_err(Box::<dyn Error + Send + Sync>::from),
+                    })
+                    .reporting_as(&reports),
+                ),
             live: (!live.is_none()).then(|| roots.hold(&live)),
         })
     }
@@ -164,13 +170,17 @@ impl ParallelMembers {
         Ok(PyBytes::new(py, &answer))
     }
 
-    /// The members whose processes have ended since the last call, each with the message of its
-    /// error.
+    /// The members whose processes have ended since the last call, each with the reason.
     fn take_losses(&self, py: Python<'_>) -> PyResult<Vec<(usize, String)>> {
         let losses = self.with(py, |handle| handle.take_losses())?;
+        let reason = |error| match error {
+            // Others take their places, where the error says that nothing does.
+            MemberError::Died { status, words } => format!("its process {status}{words}"),
+            other => error_chain(&other),
+        };
         let losses = losses.into_iter();
         Ok(losses
-            .map(|(member, error)| (member, error_chain(&error)))
+            .map(|(member, error)| (member, reason(error)))
             .collect())
     }
 

@@ -263,7 +263,7 @@ impl EnvPool {
         let envs = envs.map_err(|error| to_py(py, &error))?;
         let threads = if own { envs.len() } else { threads };
         let pool = AsyncEnvPool::new(envs, threads).map_err(|error| raise(py, &error))?;
-        let pool = pool.interrupt(gil::interrupt());
+        let pool = pool.interrupt(gil::interrupt(py)?);
         let (spec, num_envs) = (pool.spec(), pool.num_envs());
         let action = spec.action_leaves();
         let actions = RowBlock::new(&action, num_envs).map_err(|error| to_py(py, &error.into()))?;

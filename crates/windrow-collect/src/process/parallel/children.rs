@@ -11,11 +11,12 @@ use windrow_sync::{Interrupt, Interrupted};
 use super::error::MemberError;
 use super::messages::{MemberAnswer, MemberCommand};
 use crate::error::{SentError, last_words};
-use crate::process::hang::{Finding, Heartbeat, Observation, pause};
+use crate::process::hang::{Finding, Observation, pause};
 use crate::process::messages::{FromWorker, Specified, ToWorker};
 use crate::process::program::or_current;
 use crate::process::slot::WorkerProcess;
 use crate::process::thread_state::Hang;
+use crate::shared::heartbeat::{Heartbeat, Silence, environments, silent};
 
 /// How long members have to end by themselves where nobody asked to close them.
 const DROPPED: Duration = Duration::from_millis(500);
@@ -34,6 +35,8 @@ pub(super) struct ParallelSpec {
     pub(super) step_timeout: Option<Duration>,
     /// Whether commands go on without members whose processes have ended.
     pub(super) outlives: bool,
+    /// The number of the first member where these are some of more.
+    pub(super) first: usize,
     pub(super) interrupt: Interrupt,
 }
 
@@ -44,6 +47,7 @@ pub(super) struct Children {
     pub(super) each: Vec<Member>,
     /// What they were started as.
     pub(super) spec: ParallelSpec,
+    silence: Silence,
 }
 
 /// One of them.
@@ -90,6 +94,14 @@ impl Member {
     pub(super) fn begin(&mut self, command: MemberCommand) {
         (self.doing, self.answered, self.returned) = (Some(command), None, None);
         self.commands += 1;
+    }
+
+    /// `None` while it has nothing to do.
+    fn heartbeat(&self) -> Option<Heartbeat> {
+        (!self.is_ready()).then_some(Heartbeat {
+            seq: self.commands,
+            beat: 0,
+        })
     }
 
     pub(super) fn is_dead(&self) -> bool {
@@ -189,6 +201,7 @@ impl Children {
             roster: Some(roster),
             each: (0..count).map(|_| Member::new()).collect(),
             spec: spec.clone(),
+            silence: Silence::default(),
         };
         (0..count).try_for_each(|member| children.spawn(member))?;
         Ok(children)
@@ -234,7 +247,9 @@ impl Children {
         pick: fn(FromWorker) -> Result<T, FromWorker>,
     ) -> Result<Vec<T>, VecEnvError> {
         let closed = || EnvError::from(MemberError::Closed).of(0);
-        let Self { roster, each, spec } = self;
+        let Self {
+            roster, each, spec, ..
+        } = self;
         let roster = roster.as_mut().ok_or_else(closed)?;
         let wanted = members.clone();
         let gathered = roster.gather_from(members, &spec.interrupt, |index, event| {
@@ -288,13 +303,9 @@ impl Children {
             let Some(process) = member.process else {
                 continue;
             };
-            let heartbeat = (!member.is_ready()).then_some(Heartbeat {
-                seq: member.commands,
-                beat: 0,
-            });
-            let found = member
-                .watch
-                .look(heartbeat, patience, || process.is_debugged());
+            let heartbeat = member.heartbeat();
+            let watch = &mut member.watch;
+            let found = watch.look(heartbeat, patience, || process.is_debugged());
             match found {
                 Finding::Fine => {}
                 Finding::Recovered => member.hang = None,
@@ -312,6 +323,26 @@ impl Children {
                 }
             }
         }
+    }
+
+    /// Reports members, of `envs` environments each, that have not answered a command for long.
+    pub(super) fn report_silent(&mut self, envs: usize) -> Result<(), Interrupted> {
+        let ParallelSpec {
+            interrupt, first, ..
+        } = &self.spec;
+        let Some(after) = interrupt.reports_after() else {
+            return Ok(());
+        };
+        for member in self
+            .silence
+            .look(self.each.iter().map(Member::heartbeat), after)
+        {
+            let (worker, process) = (first + member, self.each[member].process);
+            let name = format!("worker {worker}, {}", environments(worker * envs, envs));
+            let doing = process.map_or_else(String::new, WorkerProcess::doing);
+            interrupt.report(&silent(&name, after, &doing))?;
+        }
+        Ok(())
     }
 
     /// The longest wait between two looks at them.

@@ -405,6 +405,8 @@ impl Members {
                 return Ok(());
             }
             self.children.kill_hung();
+            let reported = self.children.report_silent(self.envs);
+            reported.map_err(|error| EnvError::failed(error).of(0))?;
             if asked.get_or_insert_with(Instant::now).elapsed() >= Interrupt::SLICE {
                 let checked = self.children.spec.interrupt.check();
                 checked.map_err(|error| EnvError::failed(error).of(0))?;

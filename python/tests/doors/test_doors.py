@@ -1,0 +1,193 @@
+"""One fault behind each door, and what is wrong by itself in vectors: ``python -m doors`` makes all
+of them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windrow
+from doors.environment import FAULTS, Faulty
+from doors.table import DOORS, THREADS, cell, envs, silent, vector
+from windrow.collectors import Evaluator
+
+#: A fault for each door, so that each fault has one.
+CELLS: list[tuple[str, str, Any]] = [
+    ("Collector", "killed", 3),
+    ("MultiSyncCollector", "stopped", "raise"),
+    ("MultiAsyncCollector", "exits", 3),
+    ("AsyncBatchedCollector", "hangs in step", 3),
+    ("make_vec", "hangs in reset", 3),
+    ("sb3.VecEnv", "raises", "raise"),
+    ("sb3.VecEnv", "exits", 3),
+    ("Evaluator", "raises", 3),
+]
+
+
+@pytest.mark.parametrize(("door", "fault", "on_loss"), CELLS, ids=lambda value: str(value))
+def test_a_fault_is_noticed_and_named_and_rows_are_right(
+    door: str, fault: str, on_loss: Any, tmp_path: Path
+) -> None:
+    found = cell(door, fault, on_loss, tmp_path)
+    assert found.is_right, found
+
+
+def test_each_door_and_each_fault_has_a_cell() -> None:
+    assert {door for door, _, _ in CELLS} == set(DOORS)
+    assert {fault for _, fault, _ in CELLS} == set(FAULTS)
+
+
+@pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
+@pytest.mark.parametrize("fault", ["killed", "raises"])
+def test_a_lost_row_is_the_last_observation_in_every_mode(
+    mode: str, fault: str, tmp_path: Path
+) -> None:
+    found = vector(fault, 3, str(tmp_path / "mark"), mode)
+    assert found.is_right, found
+
+
+@pytest.mark.parametrize("door", ["MultiSyncCollector", "AsyncBatchedCollector", "Evaluator"])
+def test_a_frozen_worker_in_a_thread_is_reported(door: str, tmp_path: Path) -> None:
+    found = silent(THREADS[door], "hangs in step", str(tmp_path / "mark"), 0.3)
+    assert found.is_right, found
+
+
+@pytest.mark.parametrize("door", ["MultiAsyncCollector", "make_vec", "Evaluator"])
+def test_a_frozen_worker_in_a_process_is_reported(door: str, tmp_path: Path) -> None:
+    found = silent(DOORS[door], "hangs in step", str(tmp_path / "mark"), 0.3)
+    assert found.is_right, found
+
+
+def test_a_vector_in_the_calling_thread_replaces_an_environment_that_raises(tmp_path: Path) -> None:
+    found = THREADS["make_vec"]("raises", 3, str(tmp_path / "mark"))
+    assert found.is_right, found
+
+
+def test_losses_of_a_worker_add_up_over_exceptions_and_deaths() -> None:
+    envs = windrow.make_vec(
+        [partial(Always, "raises"), partial(Always, "exits")], workers=1, on_loss=3
+    )
+    try:
+        envs.reset(seed=0)
+        with pytest.raises(
+            windrow.WorkerError,
+            match="worker 0, environments 0 to 1: its process ended with exit status 3.*3 times",
+        ):
+            for _ in range(40):
+                envs.step(np.zeros(2, np.int64))
+    finally:
+        envs.close()
+
+
+class Always(Faulty):
+    """Fails in the third step of each of its lives, by an exception, or later by its end."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(0, fault, "")
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        if self.fault == "raises" and self.taken == 3:
+            raise RuntimeError("again")
+        if self.fault == "exits" and self.taken == 8:
+            import os
+
+            os._exit(3)
+        return self._seen(), 0.0, False, False, {}
+
+
+class Seeded(Faulty):
+    """Observes the seed of its episode."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.number = -1 if seed is None else seed % 1000
+        return self._seen(), {}
+
+
+def seeds_of_new_environments(fault: str, workers: int | None, mark: Path) -> Any:
+    envs = windrow.make_vec([partial(Seeded, 0, fault, str(mark))], workers=workers, on_loss=3)
+    try:
+        envs.reset(seed=5)
+        for _ in range(20):
+            seen, _, _, truncated, _ = envs.step(np.zeros(1, np.int64))
+            if truncated[0]:
+                return envs.step(np.zeros(1, np.int64))[0][0, 0]
+    finally:
+        envs.close()
+
+
+def test_a_new_environment_has_a_seed_that_follows_from_those_before(tmp_path: Path) -> None:
+    of_raised = seeds_of_new_environments("raises", None, tmp_path / "a")
+    of_killed = seeds_of_new_environments("killed", 1, tmp_path / "b")
+    assert of_raised == of_killed not in (-1, 5)
+
+
+def test_members_that_are_received_some_at_a_time_are_replaced(tmp_path: Path) -> None:
+    made = windrow.make_vec(
+        envs(3, "killed", str(tmp_path / "mark")), workers=3, batch_size=1, on_loss=3
+    )
+    try:
+        made.async_reset(seed=0)
+        lost = 0
+        for _ in range(120):
+            seen, _, _, truncated, info = made.recv()
+            lost += int("lost" in info)
+            assert ("lost" in info) == bool(truncated[0])
+            assert seen[0, 0] == info["env_id"][0]
+            made.send(np.zeros(1, np.int64), info["env_id"])
+        assert lost == 1
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (
+            {"on_loss": "continue"},
+            ValueError,
+            'on_loss="continue": a vector keeps its number of environments',
+        ),
+        (
+            {"on_loss": "never"},
+            ValueError,
+            'on_loss must be "raise" or how often a worker is replaced',
+        ),
+        ({"on_loss": -1}, ValueError, "on_loss must be 0 or more"),
+        (
+            {"step_timeout": 1.0},
+            ValueError,
+            "step_timeout=1.0 needs environments of Gymnasium in processes",
+        ),
+        (
+            {"step_timeout": 0, "workers": 1},
+            ValueError,
+            "step_timeout must be a number of seconds above 0",
+        ),
+        (
+            {"on_loss": 3, "transforms": windrow.envs.StepCounter()},
+            ValueError,
+            "without transforms",
+        ),
+    ],
+)
+def test_arguments_that_vectors_refuse(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        windrow.make_vec([partial(Faulty, 0, None, "")], **arguments)
+
+
+def test_an_evaluator_does_not_go_on_without_its_worker() -> None:
+    with pytest.raises(ValueError, match='on_loss="continue": an evaluator has one worker'):
+        Evaluator("CartPole-v1", on_loss="continue")  # type: ignore[arg-type]
+    with pytest.raises(
+        ValueError, match='on_loss=3 needs backend="process" or "thread", got backend="ray"'
+    ):
+        Evaluator("CartPole-v1", on_loss=3, backend="ray")
