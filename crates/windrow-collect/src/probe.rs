@@ -121,12 +121,3 @@ impl<A: Probe, B: Probe> Probe for (&mut A, B) {
         self.1.stands(begun);
     }
 }
-
-/// Records nothing, at no cost.
-#[derive(Debug)]
-pub(crate) struct NoProbe;
-
-impl Probe for NoProbe {
-    #[inline(always)]
-    fn mark(&mut self, _: Phase) {}
-}

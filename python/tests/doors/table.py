@@ -233,17 +233,13 @@ def vector(
         for _ in range(40):
             seen, reward, terminated, truncated, info = made.step(np.zeros(2, np.int64))
             at = time.monotonic()
-            told = [
-                {name: info[name][env] for name in info if name[0] != "_" and info[f"_{name}"][env]}
-                for env in range(2)
-            ]
             yield [
                 _Step(
                     seen[env].copy(),
                     float(reward[env]),
                     bool(terminated[env]),
                     bool(truncated[env]),
-                    told[env],
+                    _of(info, env),
                     at,
                 )
                 for env in range(2)
@@ -257,6 +253,15 @@ def vector(
                 ]
 
     return _vector_cell(steps, made.close, mode, on_loss, mark)
+
+
+def _of(info: dict[str, Any], env: int) -> dict[str, Any]:
+    """The entries of ``info`` that environment ``env`` has."""
+    names = [name for name in info if name[0] != "_" and info[f"_{name}"][env]]
+    return {
+        name: _of(info[name], env) if isinstance(info[name], dict) else info[name][env]
+        for name in names
+    }
 
 
 def sb3(fault: str, on_loss: OnLoss, mark: str, step_timeout: float | None = TIMEOUT) -> Cell:
@@ -329,10 +334,7 @@ def _vector_cell(
 
 def _reason(row: _Step) -> str | None:
     of_last: dict[str, Any] = row.info.get("final_info") or {}
-    if isinstance(of_last, dict) and "lost" in of_last:
-        found = of_last["lost"]
-        return next(filter(None, found), None) if isinstance(found, np.ndarray) else found
-    return row.info.get("lost")
+    return of_last.get("lost") or row.info.get("lost")
 
 
 def _rows_of_vector(rows: list[_Step], env: int, mode: str) -> str:

@@ -4,6 +4,7 @@ of them.
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,16 +73,19 @@ def test_losses_of_a_worker_add_up_over_exceptions_and_deaths() -> None:
     envs = windrow.make_vec(
         [partial(Always, "raises"), partial(Always, "exits")], workers=1, on_loss=3
     )
+    reasons = []
     try:
         envs.reset(seed=0)
-        with pytest.raises(
-            windrow.WorkerError,
-            match="worker 0, environments 0 to 1: its process ended with exit status 3.*3 times",
-        ):
+        with pytest.raises(RuntimeError, match="again"):
             for _ in range(40):
-                envs.step(np.zeros(2, np.int64))
+                info = envs.step(np.zeros(2, np.int64))[4]
+                reasons += [reason for reason in info.get("lost", ()) if reason]
     finally:
         envs.close()
+    raised, ended = "RuntimeError: again", "its process ended with exit status 3; it was in `step`"
+    assert [reason[: len(ended)] for reason in reasons] == [raised, raised, ended, ended], (
+        "the death is one of the worker"
+    )
 
 
 class Always(Faulty):
@@ -95,8 +99,6 @@ class Always(Faulty):
         if self.fault == "raises" and self.taken == 3:
             raise RuntimeError("again")
         if self.fault == "exits" and self.taken == 8:
-            import os
-
             os._exit(3)
         return self._seen(), 0.0, False, False, {}
 

@@ -64,6 +64,17 @@ class Losses:
         """
         return [self._new_seed(env) for env in envs]
 
+    def of(self, worker: int) -> tuple[int, list[int | None], list[int]]:
+        """What a process in the place of ``worker`` has to know: losses that are left, seeds that
+        were given, and episodes since.
+        """
+        own = slice(worker * self._each, (worker + 1) * self._each)
+        return self.left(worker), self._seeds[own], self._episodes[own].tolist()
+
+    def take_over(self, left: int, seeds: list[int | None], episodes: list[int]) -> None:
+        """Takes over what :meth:`of` says."""
+        self.budget, self._seeds, self._episodes = left, seeds, np.array(episodes)
+
     def _new_seed(self, env: int) -> int | None:
         if (seed := self._seeds[env]) is None:
             return None

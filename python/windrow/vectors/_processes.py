@@ -309,7 +309,7 @@ class ProcessVector(Exchange):
         self._losses.count(member)
         live.replace(place)
         seeds = self._losses.seeds(range(member * self._each, (member + 1) * self._each))
-        self._remotes[member].do("take_over", seeds, self._losses.left(member))
+        self._remotes[member].do("take_over", seeds, self._losses.of(member))
 
     def _begun_anew(self, member: int, observed: Any, envs: Sequence[int]) -> Notes:
         """Has the new environments of ``member`` begin, whose rows are those of ``envs``: notes."""
@@ -336,8 +336,6 @@ class ProcessVector(Exchange):
     ) -> Notes:
         """Writes the rows of environments that were lost in a step of ``envs``; notes of them."""
         notes: Notes = []
-        if self._losses.budget is not None:
-            self._losses.end(envs, terminated | truncated)
         # Rows of lost ones are truncated.
         for member, reason in self._lost().items() if truncated.any() else ():
             for env in range(member * self._each, (member + 1) * self._each):
@@ -358,6 +356,8 @@ class ProcessVector(Exchange):
                     notes.append((env, {LOST: reason}))
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
                 notes += self._begun_anew(member, seen[0], envs)
+        if self._losses.budget is not None:
+            self._losses.end(envs, terminated | truncated)
         self._keep(envs, seen[0])
         return notes
 

@@ -120,13 +120,15 @@ class PythonVector(VectorEnv):
         [self._new[number]] = self.losses.seeds([number])
         return {LOST: f"{type(error).__name__}: {error}"}
 
-    def take_over(self, seeds: Sequence[int | None], losses: int) -> None:
+    def take_over(
+        self, seeds: Sequence[int | None], known: tuple[int, list[int | None], list[int]]
+    ) -> None:
         """Has all environments begin new episodes with ``seeds`` at their next step or reset, in a
-        process in the place of another: so many ``losses`` are left.
+        process in the place of another, of whose losses this is ``known``.
         """
         self._new = dict(enumerate(seeds))
         self._over[:] = True
-        self.losses.budget = losses
+        self.losses.take_over(*known)
 
     def _stepped(self, actions: Any) -> Stepped:
         rewards, flags = np.zeros(self.num_envs), np.zeros((2, self.num_envs), np.bool_)

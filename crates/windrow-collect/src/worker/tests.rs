@@ -14,8 +14,9 @@ use super::actor::Actor;
 use super::cursor::{Beginning, CursorOptions};
 use super::{Worker, WorkerFactory};
 use crate::error::WorkerError;
-use crate::probe::{NoProbe, Recorder};
+use crate::probe::Recorder;
 use crate::shared::commands::{Commands, Restart, Resume};
+use crate::shared::heartbeat::{Pulse, PulseProbe};
 use crate::shared::link::{Assignment, OnFault, Order, Progress, WorkerLink};
 use crate::shared::reentrancy::CollectorId;
 use crate::shared::schedule::Share;
@@ -46,7 +47,7 @@ impl ScriptedDesk {
 }
 
 impl WorkerLink for ScriptedDesk {
-    type ProgressProbe = NoProbe;
+    type ProgressProbe = PulseProbe;
 
     fn worker(&self) -> usize {
         0
@@ -78,8 +79,8 @@ impl WorkerLink for ScriptedDesk {
         None
     }
 
-    fn progress_probe(&self) -> NoProbe {
-        NoProbe
+    fn progress_probe(&self) -> PulseProbe {
+        Pulse::default().begin()
     }
 
     fn recorder(&mut self) -> Option<Box<Recorder>> {
