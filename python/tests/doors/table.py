@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +30,8 @@ class Cell:
     Attributes:
         noticed: seconds until an error or a loss was there; None where it never was.
         error: its message.
-        worker: the worker and the environment that failed, which it has to name.
+        worker: the worker and the environment that failed, which it has to name; below 0 an
+            environment of no worker.
         wrong: what is wrong about the rows that came; empty where all are right.
     """
 
@@ -42,7 +43,8 @@ class Cell:
     @property
     def names(self) -> bool:
         """Whether the message names worker and environment."""
-        return f"worker {self.worker}" in self.error and f"environment {self.worker}" in self.error
+        is_worker = self.worker < 0 or f"worker {self.worker}" in self.error
+        return is_worker and f"environment {abs(self.worker)}" in self.error
 
     @property
     def is_right(self) -> bool:
@@ -252,7 +254,8 @@ def vector(
                     for env in range(2)
                 ]
 
-    return _vector_cell(steps, made.close, mode, on_loss, mark)
+    found = _vector_cell(steps, made.close, mode, on_loss, mark)
+    return found if workers is not None else replace(found, worker=-found.worker)
 
 
 def _of(info: dict[str, Any], env: int) -> dict[str, Any]:

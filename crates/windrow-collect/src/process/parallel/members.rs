@@ -215,11 +215,7 @@ impl Members {
             };
             return Err(EnvError::failed(error).of(member));
         }
-        if self.children.each[member].is_dead()
-            && let Some(fault) = self.children.each[member].take_fault()
-        {
-            return Err(fault.source.of(member));
-        }
+        self.check_alive(member)?;
         if let Some(message) = message {
             let message = Frame::of(message).map_err(EnvError::failed);
             message
@@ -235,6 +231,7 @@ impl Members {
         rows.iter_mut()
             .for_each(|rows| statistics.show(member, &mut rows.parts));
         self.ask(command)?;
+        self.check_alive(member)?;
         let Self {
             rows, statistics, ..
         } = self;
@@ -246,6 +243,14 @@ impl Members {
             .returned
             .take()
             .unwrap_or_default())
+    }
+
+    /// Checks that `member` can answer: a command goes on without those whose processes have ended.
+    fn check_alive(&mut self, member: usize) -> Result<(), VecEnvError> {
+        let first = self.own(member).start;
+        let called = &mut self.children.each[member];
+        let fault = called.is_dead().then(|| called.take_fault()).flatten();
+        fault.map_or(Ok(()), |fault| Err(fault.source.of(first)))
     }
 
     /// Ends the processes, and waits for their ends: for longer where that `is_asked` for.
