@@ -25,7 +25,7 @@ TIMEOUT = 1.0
 
 @dataclass
 class Cell:
-    """What came of a fault.
+    """The result of a fault.
 
     Attributes:
         noticed: seconds until an error or a loss was there; None where it never was.
@@ -42,7 +42,7 @@ class Cell:
 
     @property
     def names(self) -> bool:
-        """Whether the message names worker and environment."""
+        """The message names worker and environment."""
         is_worker = self.worker < 0 or f"worker {self.worker}" in self.error
         return is_worker and f"environment {abs(self.worker)}" in self.error
 
@@ -139,7 +139,7 @@ def collector(
 
 
 def _rows_of_trajectories(batches: list[Any]) -> str:
-    """What is wrong about the rows of ``batches``."""
+    """Says which rows of ``batches`` are wrong."""
     runs: dict[int, list[tuple[float, float, float]]] = {}
     for batch in batches:
         flat = batch.reshape(-1)
@@ -341,7 +341,7 @@ def _reason(row: _Step) -> str | None:
 
 
 def _rows_of_vector(rows: list[_Step], env: int, mode: str) -> str:
-    """What is wrong about the rows of environment ``env``."""
+    """Says which rows of environment ``env`` are wrong."""
     if not rows or rows[0].seen.tolist() != [env, 0]:
         return f"environment {env} began with {rows[:1]}"
     count, begins = 0, False
@@ -382,14 +382,14 @@ def silent(door: Callable[..., Cell], fault: str, mark: str, after: float = 0.5)
     from windrow import _ports
 
     before, _ports.SILENT = _ports.SILENT, after
-    told: list[tuple[float, str]] = []
+    warned: list[tuple[float, str]] = []
     over = threading.Event()
 
     def rescue() -> None:
         while not over.wait(0.01):
             for warning in caught:
                 if "no call of its environment" in (message := str(warning.message)):
-                    told.append((time.monotonic(), message))
+                    warned.append((time.monotonic(), message))
                     # In a thread of this process.
                     RELEASE.set()
                     if found := re.search(r"is process (\d+)", message):
@@ -408,12 +408,12 @@ def silent(door: Callable[..., Cell], fault: str, mark: str, after: float = 0.5)
             rescuer.join()
             _ports.SILENT = before
             RELEASE.clear()
-    at, message = told[0] if told else (None, "")
+    at, message = warned[0] if warned else (None, "")
     return Cell(
         None if at is None else at - when(mark),
         message,
         found.worker,
-        found.wrong if told else "nobody was warned",
+        found.wrong if warned else "nobody was warned",
     )
 
 

@@ -158,8 +158,8 @@ class _Place(Arguments, group="Where it runs"):
         "called first of all, where the evaluator runs", default=None
     )
     on_loss: Literal["raise"] | int = argument(
-        "where the environment fails, or its process ends: raise, or how often both are made anew",
-        more="the evaluation then plays other episodes in place of those that were lost, and :meth:`losses` has the errors",
+        "where the environment fails: raise, or how often it is made anew",
+        more="so it is where its process ends or is frozen. The evaluation then plays other episodes in place of those that were lost, and :meth:`losses` has the errors",
         default="raise",
         check=replaces("an evaluator has one worker"),
     )

@@ -203,7 +203,8 @@ class ParallelArguments(BatchedArguments):
         "seconds that processes have to end in `close`, before they are killed", default=10.0
     )
     step_timeout: float | None = argument(
-        "seconds after which a process that has not returned from a step or reset is taken for frozen and killed",
+        "seconds after which a process is taken for frozen and killed",
+        more="it has not returned from a step or reset meanwhile",
         default=None,
         check=seconds_or_none,
     )

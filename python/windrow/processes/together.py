@@ -128,7 +128,7 @@ def _together(found: list[Any]) -> Any:
 
 
 def is_value(found: object) -> bool:
-    """Whether a copy of ``found`` is as good as the object itself."""
+    """True where a copy of ``found`` is as good as the object itself."""
     if isinstance(
         found, (types.FunctionType, types.MethodType, types.BuiltinFunctionType, ModuleType, type)
     ):

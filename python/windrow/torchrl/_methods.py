@@ -129,7 +129,7 @@ def map_fn(
         AttributeError: the path leads nowhere, or to what cannot be called.
     """
     self._check_answers()
-    targets = [self] if self._direct else _targets(self, method_name)
+    targets: list[Any] = [self] if self._direct else _targets(self, method_name)
     count = len(list_of_args or list_of_kwargs or targets)
     all_args = [()] * count if list_of_args is None else list(list_of_args)
     all_kwargs = [{}] * count if list_of_kwargs is None else list(list_of_kwargs)
@@ -144,9 +144,8 @@ def map_fn(
                 f"expected an entry for each of {workers} workers{several}, got {count}"
             )
         # The entry of a worker is for each of its environments.
-        all_args, all_kwargs = (
-            [entries[target.worker_idx] for target in targets] for entries in (all_args, all_kwargs)
-        )
+        all_args = [all_args[target.worker_idx] for target in targets]
+        all_kwargs = [all_kwargs[target.worker_idx] for target in targets]
     methods = [
         resolve(target, method_name) for target in (targets * count if self._direct else targets)
     ]

@@ -1,4 +1,4 @@
-"""Environments of a vector that are lost: how many may be, who is told, and how those in their
+"""Environments of a vector that are lost: how many may be, their errors, and how those in their
 places begin.
 """
 
@@ -65,14 +65,14 @@ class Losses:
         return [self._new_seed(env) for env in envs]
 
     def of(self, worker: int) -> tuple[int, list[int | None], list[int]]:
-        """What a process in the place of ``worker`` has to know: losses that are left, seeds that
-        were given, and episodes since.
+        """Losses that are left to ``worker``, seeds that it was given, and episodes since: a
+        process in its place has to know them.
         """
         own = slice(worker * self._each, (worker + 1) * self._each)
         return self.left(worker), self._seeds[own], self._episodes[own].tolist()
 
     def take_over(self, left: int, seeds: list[int | None], episodes: list[int]) -> None:
-        """Takes over what :meth:`of` says."""
+        """Takes the place of a worker of which :meth:`of` says this."""
         self.budget, self._seeds, self._episodes = left, seeds, np.array(episodes)
 
     def _new_seed(self, env: int) -> int | None:

@@ -176,7 +176,7 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// What happens when an environment fails, or the process ends or hangs: the evaluation fails,
+    /// Handles an environment that fails, and a process that ends or hangs: the evaluation fails,
     /// by default, or with [`OnLoss::Restart`] environments and policy are made anew, and the
     /// evaluation plays other episodes in place of those that were lost; [`Evaluator::take_losses`]
     /// has the errors. [`OnLoss::Continue`] is refused: there is one worker.

@@ -182,7 +182,7 @@ impl EvaluatorRequests {
         self.lock().pending()
     }
 
-    /// Whether a pending request will leave a result to read.
+    /// True while a pending request will leave a result to read.
     pub(super) fn is_expecting(&self) -> bool {
         self.lock().expecting()
     }

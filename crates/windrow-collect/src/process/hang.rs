@@ -20,7 +20,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Ends the detector's thread when it is dropped.
 pub(super) type StopGuard = Sender<()>;
 
-/// What is to be done about a worker.
+/// The result of a look at a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Finding {
     /// It moves, has nothing to do, or has time left.
@@ -91,12 +91,12 @@ pub(super) fn pause(patience: Duration) -> Duration {
 }
 
 impl WorkerProcess {
-    /// Whether a debugger holds it.
+    /// True while a debugger holds it.
     pub(super) fn is_debugged(self) -> bool {
         ThreadState::read(self.pid, self.pid).is_traced()
     }
 
-    /// What it does, in words that follow "it".
+    /// Its state, in words that follow "it".
     pub(super) fn doing(self) -> String {
         match &*ThreadState::read(self.pid, self.thread).describe() {
             "" => format!("is process {}", self.pid),
@@ -164,7 +164,7 @@ impl WorkerPool {
         heartbeats.collect()
     }
 
-    /// What worker `worker` does, in words that follow "it".
+    /// The state of worker `worker`, in words that follow "it".
     pub(crate) fn doing(&self, worker: usize) -> String {
         let process = self.process(worker).map(WorkerProcess::doing);
         let seen = self.slot(worker, |slot| {

@@ -127,7 +127,7 @@ pub(super) fn of_member(
     }
 }
 
-/// Whether a note of `raised` names an environment.
+/// True where a note of `raised` names an environment.
 fn names_env(py: Python<'_>, raised: &PyErr) -> bool {
     let notes = raised.value(py).getattr(intern!(py, "__notes__"));
     let notes: Vec<String> = notes.and_then(|notes| notes.extract()).unwrap_or_default();

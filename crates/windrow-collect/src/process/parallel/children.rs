@@ -33,7 +33,7 @@ pub(super) struct ParallelSpec {
     pub(super) is_patient: bool,
     /// How long a command may take before a member counts as frozen, and is killed.
     pub(super) step_timeout: Option<Duration>,
-    /// Whether commands go on without members whose processes have ended.
+    /// Commands go on without members whose processes have ended.
     pub(super) outlives: bool,
     /// The number of the first member where these are some of more.
     pub(super) first: usize,
@@ -45,7 +45,7 @@ pub(super) struct Children {
     /// `None` once they were closed.
     roster: Option<Roster<FromWorker>>,
     pub(super) each: Vec<Member>,
-    /// What they were started as.
+    /// Their recipes, and how they end.
     pub(super) spec: ParallelSpec,
     silence: Silence,
 }
@@ -63,7 +63,7 @@ pub(super) struct Member {
     fault: Option<VecEnvError>,
     pub(super) returned: Option<Vec<u8>>,
     dead: Option<MemberError>,
-    /// Whether [`take_loss`](Self::take_loss) has returned its death.
+    /// [`take_loss`](Self::take_loss) has returned its death.
     is_reported: bool,
     /// Commands that it was sent.
     commands: u64,
