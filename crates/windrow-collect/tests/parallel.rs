@@ -4,7 +4,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier, Once};
+use std::sync::{Arc, Barrier, Mutex, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -541,6 +541,65 @@ fn a_wait_can_be_interrupted_and_frozen_members_are_killed() {
     cancelling.join().unwrap();
     drop(driver);
     assert!(!members.iter().any(|&pid| is_alive(pid)));
+}
+
+/// Two members, of which the second fails in its third step, after the steps before.
+fn before_a_loss(bad: &str, parallel: impl FnOnce(Parallel) -> Parallel) -> Driver<ParallelEnvs> {
+    let envs = parallel(self::parallel(["CartPole-v1", bad]));
+    let mut driver = Driver::new(envs.start().unwrap());
+    driver.reset(&[(0, Some(1)), (1, Some(2))]).unwrap();
+    driver.step(&[0, 1]).unwrap();
+    driver.step(&[0, 1]).unwrap();
+    driver
+}
+
+#[test]
+fn environments_outlive_members_that_die_or_freeze_and_others_take_their_places() {
+    for (bad, end) in [
+        ("Exits-v0", "its process ended with exit status 3"),
+        ("Freezes-v0", "step_timeout=0.3 s"),
+    ] {
+        let timeout = Duration::from_millis(300);
+        let mut driver = before_a_loss(bad, |envs| envs.step_timeout(timeout).outlives());
+        let handle = driver.envs.handle();
+        assert!(handle.take_losses().unwrap().is_empty());
+        driver.step(&[0, 1]).unwrap();
+        assert_eq!(driver.reward, [1.0, 0.0]);
+        assert_eq!(driver.truncated, [false, true]);
+        let losses = handle.take_losses().unwrap();
+        let [(1, error)] = &losses[..] else {
+            panic!("{losses:?}");
+        };
+        assert!(error.to_string().contains(end), "{error}");
+        assert!(driver.step(&[0, 1]).is_err(), "nothing is in its place yet");
+        handle.replace(1).unwrap();
+        driver.reset(&[(1, Some(3))]).unwrap();
+        driver.step(&[0, 1]).unwrap();
+        assert_eq!(driver.truncated, [false, false]);
+        assert!(handle.take_losses().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn a_member_that_is_silent_is_reported_once_by_its_number() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&lines);
+    let report = move |line: &str| {
+        kept.lock().unwrap().push(line.to_owned());
+        Ok::<(), String>(())
+    };
+    let mut driver = before_a_loss("Freezes-v0", |envs| {
+        envs.step_timeout(Duration::from_millis(600))
+            .counted_from(4)
+            .interrupt(Interrupt::never().reporting(Duration::from_millis(50), report))
+    });
+    assert!(driver.step(&[0, 1]).is_err());
+    let lines = lines.lock().unwrap();
+    let [line] = &lines[..] else {
+        panic!("{lines:?}");
+    };
+    let begin = "worker 5, environment 5: no call of its environment or policy has returned for";
+    assert!(line.starts_with(begin), "{line}");
 }
 
 /// A pool of one member each, and the processes. The flag cancels waits.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tensordict::{DType, TensorError};
 use windrow_collect::{
-    BusyPolicy, EvaluateError, Evaluator, EvaluatorBuilder, NextError, Placement, WorkerFault,
+    BusyPolicy, EvaluateError, Evaluator, EvaluatorBuilder, NextError, OnLoss, Placement,
+    WorkerFault,
 };
 use windrow_env::testing::{FailAt, FailingEnv, Failure, LedgerEnv};
 use windrow_env::{CartPole, TimeLimit};
@@ -26,6 +27,29 @@ fn failing_once(failure: Failure, steps: u64) -> (EvaluatorBuilder, Arc<AtomicUs
         FailingEnv::new(LedgerEnv::from_seed(), FailAt::Step(at), failure)
     };
     (Evaluator::builder(env).policy(Choose(0)).seed(0), made)
+}
+
+#[test]
+fn a_lost_environment_is_made_anew_and_the_evaluation_has_all_its_episodes() {
+    for failure in [Failure::Error, Failure::Panic] {
+        let (builder, made) = failing_once(failure, 40);
+        let evaluator = builder
+            .num_trajectories(4)
+            .on_loss(OnLoss::Restart { budget: 1 })
+            .build()
+            .unwrap();
+        assert_eq!(evaluator.evaluate(None, None).unwrap().num_episodes, 4);
+        assert_eq!(made.load(Ordering::Relaxed), 2);
+        let losses = evaluator.take_losses();
+        assert_eq!((losses.len(), losses[0].env()), (1, Some(0)));
+        assert!(evaluator.take_losses().is_empty());
+    }
+    let refused = Evaluator::builder("CartPole-v1")
+        .policy(Choose(0))
+        .on_loss(OnLoss::Continue)
+        .build();
+    let told = error_chain(&refused.unwrap_err());
+    assert!(told.contains("an evaluator has one"), "{told}");
 }
 
 #[test]
