@@ -56,7 +56,7 @@ pub use pool::{Answer, AsyncEnvPool, Command, PoolError, PoolOutput, RecvOptions
 pub use recipe::EnvRecipe;
 pub use registry::{ByName, EnvRegistry, IntoEnv, Maker, NamedEnv, make, make_vec};
 pub use rng::{EnvRng, NumpyRng};
-pub use spec::{EnvSpec, Spec, SpecError};
+pub use spec::{EnvSpec, Spec, SpecError, SpecOutline};
 pub use state::StateVisitor;
 pub use transform::{Attach, BoundTransform, Observations, Transform};
 pub use transformed::Transformed;

@@ -2,6 +2,7 @@
 
 mod error;
 mod observations;
+mod outline;
 mod serde_form;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,7 @@ use tensordict::{DType, Group, NestedKey, Shape};
 use windrow_slab::LeafSpec;
 
 pub use error::SpecError;
+pub use outline::SpecOutline;
 
 use crate::{EnvError, Gathers};
 

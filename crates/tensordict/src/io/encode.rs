@@ -20,8 +20,9 @@ impl TensorDict {
     /// [`from_bytes`](TensorDict::from_bytes) exactly.
     ///
     /// # Errors
-    /// [`TensorError::Corrupt`] when the format cannot hold the dict (its header is limited),
-    /// [`TensorError::NoMemory`] and [`TensorError::Io`] when there is no memory for the bytes.
+    /// [`TensorError::Corrupt`] when the format cannot hold the dict (its header and its depth are
+    /// limited), [`TensorError::NoMemory`] and [`TensorError::Io`] when there is no memory for the
+    /// bytes.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let sizes = self.leaves().map(|(_, tensor)| match tensor.dtype() {
             DType::Bytes => tensor.encoded_len(),
@@ -41,7 +42,7 @@ impl TensorDict {
 
 /// Writes `dict` to `out`, one tensor after the other.
 pub(super) fn encode(dict: &TensorDict, out: &mut impl Write) -> Result<()> {
-    let layout = Layout::of(dict);
+    let layout = Layout::of(dict)?;
     let mut tensors = Vec::with_capacity(layout.tensors.len());
     for (name, path) in &layout.tensors {
         let tensor = dict.get(key_of(path))?;

@@ -30,6 +30,10 @@ const RESERVED: &str = "__metadata__";
 /// The version of a file without tensors of bytes, and of one with such.
 const VERSIONS: [u64; 2] = [1, 2];
 
+/// Most names of a dict's path. A dict is read, written and dropped by calls within calls, which
+/// take stack for each name.
+const DEEPEST: usize = 100;
+
 /// Names of a path, outermost first; empty for the outermost dict.
 type Path = Vec<String>;
 
@@ -46,22 +50,26 @@ pub(super) struct Layout {
 
 impl Layout {
     /// The layout of `dict`, with names for its tensors that are unique in a file.
-    pub(super) fn of(dict: &TensorDict) -> Layout {
+    ///
+    /// # Errors
+    /// [`TensorError::Corrupt`] for dicts that lie too deep in each other.
+    pub(super) fn of(dict: &TensorDict) -> Result<Layout> {
         let mut layout = Layout {
             dicts: Vec::new(),
             tensors: BTreeMap::new(),
             strings: BTreeMap::new(),
         };
-        layout.add(&mut Vec::new(), dict);
-        layout
+        layout.add(&mut Vec::new(), dict)?;
+        Ok(layout)
     }
 
-    fn add(&mut self, path: &mut Path, dict: &TensorDict) {
+    fn add(&mut self, path: &mut Path, dict: &TensorDict) -> Result<()> {
+        check_depth(path)?;
         self.dicts.push((path.clone(), dict.batch().clone()));
         for (name, entry) in dict.entries() {
             path.push(name.to_string());
             match entry {
-                Entry::Dict(inner) => self.add(path, inner),
+                Entry::Dict(inner) => self.add(path, inner)?,
                 Entry::Tensor(tensor) => {
                     let name = self.unused_name(path.join("."));
                     if tensor.dtype() == DType::Bytes {
@@ -72,6 +80,7 @@ impl Layout {
             }
             path.pop();
         }
+        Ok(())
     }
 
     /// `name`, with a number added when another tensor ("a.b" beside ("a", "b")) or the format has
@@ -146,6 +155,7 @@ impl Layout {
             _ => return Err(expected("dicts", "the outermost dict first")),
         };
         for (path, batch) in dicts {
+            check_depth(path)?;
             let (key, parent) = match path.split_last() {
                 Some((_, parent)) => (key_of(path), parent),
                 None => return Err(expected("dicts", "one outermost dict")),
@@ -160,6 +170,16 @@ impl Layout {
             out.restore_batch(&key, batch)?;
         }
         Ok(out)
+    }
+}
+
+/// Refuses the path of a dict that lies too deep.
+fn check_depth(path: &[String]) -> Result<()> {
+    match path.len() {
+        0..=DEEPEST => Ok(()),
+        depth => Err(corrupt(format!(
+            "expected dicts at most {DEEPEST} deep in each other, got one {depth} deep"
+        ))),
     }
 }
 

@@ -64,13 +64,13 @@ impl TensorDict {
     /// Nothing is written yet.
     ///
     /// # Errors
-    /// [`TensorError::Corrupt`] where the block would be larger than the address space,
-    /// [`TensorError::NoMemory`].
+    /// [`TensorError::Corrupt`] where the block would be larger than the address space or dicts lie
+    /// too deep, [`TensorError::NoMemory`].
     pub fn packing(&self) -> Result<Packing<'_>> {
         let layout = Layout {
             tensors: BTreeMap::new(),
             strings: BTreeMap::new(),
-            ..Layout::of(self)
+            ..Layout::of(self)?
         };
         let mut header = PackedHeader {
             dicts: layout.to_json(),

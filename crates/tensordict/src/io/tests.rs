@@ -120,6 +120,36 @@ fn plain(tensors: &[(&str, Dtype, &[usize], &[u8])], metadata: Option<&str>) -> 
 }
 
 #[test]
+fn dicts_that_lie_too_deep_are_neither_read_nor_written() {
+    let file = |depth: usize| {
+        let dicts = (0..=depth).map(|names| {
+            let path = vec![r#""d""#; names].join(",");
+            format!(r#"{{"path":[{path}],"batch_size":[],"names":[]}}"#)
+        });
+        let dicts = dicts.collect::<Vec<_>>().join(",");
+        let text = format!(r#"{{"version":1,"tensors":{{}},"dicts":[{dicts}]}}"#);
+        plain(&[], Some(&text))
+    };
+    let deep = |depth: usize| {
+        (0..depth).fold(TensorDict::new([]), |inner, _| {
+            let mut outer = TensorDict::new([]);
+            outer.set("d", inner).unwrap();
+            outer
+        })
+    };
+    assert_eq!(TensorDict::from_bytes(&file(100)).unwrap(), deep(100));
+    let errors = [
+        TensorDict::from_bytes(&file(101)).unwrap_err(),
+        deep(101).to_bytes().unwrap_err(),
+        deep(101).packing().unwrap_err(),
+    ];
+    for error in errors {
+        let error = error.to_string();
+        assert!(error.contains("at most 100 deep"), "{error}");
+    }
+}
+
+#[test]
 fn files_of_other_libraries_are_flat() {
     let bytes = plain(
         &[
