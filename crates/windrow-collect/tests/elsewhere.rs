@@ -4,16 +4,21 @@
 
 mod fatal;
 
-use std::process::exit;
+use std::error::Error;
+use std::io::{PipeWriter, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio, exit};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    CollectorBuilder, CommandLauncher, Invitation, MultiAsyncCollector, MultiSyncCollector, OnLoss,
-    Placement, ProfileConfig, WorkerMain,
+    CollectorBuilder, CommandLauncher, Invitation, Launched, Launcher, MultiAsyncCollector,
+    MultiSyncCollector, OnLoss, Placement, ProfileConfig, WorkerMain,
 };
 use windrow_env::EnvError;
 use windrow_env::testing::LedgerEnv;
+use windrow_peer::net::{Deadline, Socket, Stream, Wire};
 use windrow_policy::nn::Sequential;
 use windrow_policy::{Head, NetworkPolicy};
 use windrow_sync::error_chain;
@@ -101,6 +106,68 @@ fn workers_elsewhere_deliver_the_rows_of_workers_in_threads() {
         let there = batches(MultiSyncCollector::builder("CartPole-v1").launcher(launcher));
         assert_eq!(here, there, "{address}");
     }
+}
+
+/// Starts workers as [`launcher`] does, with connections that were there before and say nothing.
+#[derive(Debug)]
+struct Besieged {
+    inner: CommandLauncher,
+    silent: Mutex<Vec<TcpStream>>,
+}
+
+impl Launcher for Besieged {
+    fn start(
+        &self,
+        invitation: &Invitation,
+        stderr: PipeWriter,
+    ) -> Result<Box<dyn Launched>, Box<dyn Error + Send + Sync>> {
+        let connect = || TcpStream::connect(&invitation.address);
+        let silent: Result<Vec<_>, _> = (0..100).map(|_| connect()).collect();
+        self.silent.lock().unwrap().extend(silent?);
+        self.inner.start(invitation, stderr)
+    }
+}
+
+#[test]
+fn connections_that_say_nothing_keep_no_worker_out() {
+    let began = Instant::now();
+    let besieged = Besieged {
+        inner: launcher(),
+        silent: Mutex::default(),
+    };
+    let builder = choices(MultiSyncCollector::builder("CartPole-v1").launcher(besieged));
+    let mut collector = builder.build().unwrap();
+    assert_eq!(collector.next().unwrap().unwrap().numel(), 60);
+    // A single silent one was waited for as long before.
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn a_worker_runs_nothing_of_a_collector_that_has_not_proved_who_it_is() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let program = std::env::current_exe().unwrap();
+    let mut worker = Command::new(program)
+        .args(["--exact", "worker_entry", "--nocapture"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let invitation =
+        format!(r#"{{"worker": 0, "address": "{address}", "token": "0123456789abcdef"}}"#);
+    writeln!(worker.stdin.take().unwrap(), "{invitation}").unwrap();
+    let (socket, _) = listener.accept().unwrap();
+    let socket = std::sync::Arc::new(Socket::from(socket));
+    let mut wire = Wire::new(Stream::server(socket, None).unwrap(), 3);
+    let soon = || Deadline::after(Duration::from_secs(20));
+    let wrong = windrow_peer::net::Secret::new(b"another");
+    wire.greet_client(Some(&wrong), soon()).unwrap_err();
+    let ended = worker.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(
+        !ended.status.success() && said.contains("proof of the token"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -4,17 +4,22 @@
 
 mod address;
 mod frame;
+mod greeting;
 mod listener;
 mod own_certificate;
+mod strangers;
 mod stream;
 
 use std::io::{self, BufReader, Read, Write};
 
 pub use address::{Address, AddressError};
 pub use frame::{Frame, FrameError, HEAD};
+pub use greeting::{GreetingError, Secret};
 pub use listener::{Listener, has_bytes, has_gone, wait_for_end};
 pub use own_certificate::OwnCertificate;
+pub use rustls::ServerConfig;
 pub use socket2::Socket;
+pub use strangers::Strangers;
 pub use stream::{ClientTls, Deadline, Stream, connect};
 
 /// Bytes of a body that are copied behind the header, so that both are sent at once.
@@ -23,6 +28,7 @@ const TOGETHER: usize = 64 << 10;
 /// Frames in both directions, behind an opening that says which version of a protocol they are of.
 pub struct Wire {
     stream: BufReader<Stream>,
+    version: u32,
     /// What goes out with the next frame.
     out: Vec<u8>,
 }
@@ -33,6 +39,7 @@ impl Wire {
     pub fn new(stream: Stream, version: u32) -> Self {
         Self {
             stream: BufReader::new(stream),
+            version,
             out: frame::opening(version).to_vec(),
         }
     }

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::limits::LEAST_MESSAGE;
-use crate::protocol::{self, Kind, LONGEST_HELLO, Parting, Pieces, VERSION, WINDOW, piece, pieces};
+use crate::protocol::{self, Kind, Parting, Pieces, VERSION, WINDOW, piece, pieces};
 use crate::remote::check_open;
 use crate::security::distrust;
-use crate::{Address, Remote, RemoteError};
-use windrow_peer::net::{self, ClientTls, Deadline, Frame, FrameError, Stream, Wire};
+use crate::{Address, Remote, RemoteError, Token};
+use windrow_peer::net::{
+    self, ClientTls, Deadline, Frame, FrameError, GreetingError, Stream, Wire,
+};
 
 /// A producer of requests and its connection, which it opens again when it is lost.
 pub(crate) struct Link {
@@ -254,26 +256,22 @@ impl Link {
         let stream = Stream::client(Arc::new(socket), self.tls.as_ref())
             .map_err(|error| self.refused(error.to_string()))?;
         let mut wire = Wire::new(stream, VERSION);
-        let hello = self.hello();
-        if hello.len() > LONGEST_HELLO {
-            return Err(too_long("a greeting", LONGEST_HELLO, hello.len()));
-        }
         let deadline = Deadline::At(patience);
-        let sent = wire.send(deadline, &hello).map_err(FrameError::from);
-        let version = match sent.map_err(lost) {
-            Ok(()) => wire.receive_version(deadline).map_err(lost)?,
-            // Whoever refuses a client may have said so before the whole greeting was there.
-            Err(Fault::Retry(reason)) => match wire.receive_version(deadline).map_err(lost) {
-                Err(Fault::Retry(_)) => return Err(Fault::Retry(reason)),
-                version => version?,
-            },
-            Err(fault) => return Err(fault),
-        };
-        if version != VERSION {
-            return Err(self.refused(format!(
-                "expected version {VERSION} of the protocol, got version {version}"
-            )));
-        }
+        let token = self.remote.token.as_ref().map(Token::secret);
+        wire.greet_server(token, deadline)
+            .map_err(|error| match error {
+                GreetingError::Frame(error) => lost(error),
+                GreetingError::Other(frame) if Kind::of(&frame) == Some(Kind::Closed) => {
+                    self.parted(Parting::of(&frame))
+                }
+                GreetingError::Other(frame) => {
+                    let got = protocol::name(&frame);
+                    Fault::Retry(format!("expected a greeting, got a frame {got}"))
+                }
+                error => self.refused(error.to_string()),
+            })?;
+        let sent = wire.send(deadline, &self.hello());
+        sent.map_err(|error| lost(error.into()))?;
         let welcome = wire.receive(deadline, self.remote.limits.message);
         let welcome = welcome.map_err(lost)?;
         let limit = self.greeted(&welcome)?;
@@ -283,8 +281,7 @@ impl Link {
     /// Says which producer this is.
     fn hello(&self) -> Frame {
         let (low, high) = (self.producer as u64, (self.producer >> 64) as u64);
-        let mut body = (self.remote.limits.message as u64).to_le_bytes().to_vec();
-        body.extend(self.remote.token.iter().flat_map(|token| token.bytes()));
+        let body = (self.remote.limits.message as u64).to_le_bytes().to_vec();
         Kind::Hello.frame(0, [low, high, u64::from(self.instance.is_some())], body)
     }
 

@@ -12,13 +12,15 @@ pub enum RemoteError {
     /// A text that is no address.
     #[error(transparent)]
     Address(#[from] windrow_peer::net::AddressError),
-    /// An address that other machines can reach, without proof of who is there.
+    /// An address that others can reach, without proof of who is there.
     #[error(
-        "{address} can be reached from other machines: give a token, or TLS on both sides; or choose a Unix socket or a loopback address"
+        "{address} can be reached {by}: give a token, or TLS on both sides; or choose a Unix socket"
     )]
     Open {
         /// The address.
         address: String,
+        /// Who can reach it.
+        by: &'static str,
     },
     /// A token that cannot be one.
     #[error("expected a token of at least {least} visible ASCII characters, got {got}")]

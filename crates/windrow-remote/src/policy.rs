@@ -123,6 +123,9 @@ impl Policy for RemotePolicy {
         }
         let request = Arc::from(request);
         let spec = self.sit(&request)?;
+        let most = self.link.remote.limits.message;
+        rows::check_leaves("actions", &spec.columns, (binding.num_envs, 0), most)
+            .map_err(|reason| self.link.failed(reason))?;
         self.seat = Some(Seat {
             observed,
             columns: spec.columns.clone(),

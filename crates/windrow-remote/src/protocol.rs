@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use windrow_peer::net::{Frame, FrameError, HEAD};
+use windrow_peer::net::{Frame, FrameError, GreetingError, HEAD};
 
-/// Version of the protocol, which both sides must share. Version 1 was gRPC.
-pub(crate) const VERSION: u32 = 2;
+/// Version of the protocol, which both sides must share. Version 1 was gRPC, and in version 2
+/// tokens travelled.
+pub(crate) const VERSION: u32 = 3;
 
-/// Most bytes of a client's greeting.
-pub(crate) const LONGEST_HELLO: usize = 8 << 10;
+/// Most bytes of a client's [`Kind::Hello`].
+pub(crate) const LONGEST_HELLO: usize = 1 << 10;
 
 /// Pieces of weights that a client sends before the server has answered the first: few enough that
 /// none of their answers waits for the client to read.
@@ -34,8 +35,8 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// First of a connection. Words: the two halves of the producer, whether the server should know
-    /// it. Body: most bytes of a message, and the token.
+    /// First behind the greeting. Words: the two halves of the producer, whether the server should
+    /// know it. Body: most bytes of a message.
     Hello = 1,
     /// Its answer. Words: the run of the server, the last request of the producer that was done,
     /// most bytes of a message.
@@ -48,6 +49,10 @@ kinds! {
     Closed = 5,
     /// A request failed. Body: why.
     Failed = 6,
+    /// Of the greeting: the client's random bytes.
+    Challenge = 9,
+    /// Of the greeting: the server's random bytes, and a code; then the client's code.
+    Proof = 10,
     /// Binds a client of the inference server. Body: [`BindRequest`](crate::rows::BindRequest),
     /// first observations.
     Bind = 16,
@@ -115,6 +120,16 @@ pub(crate) enum Parting {
 }
 
 impl Parting {
+    /// For `frame`, where another one is expected. Frames of the greeting come in another order
+    /// only where the network changes it.
+    pub(crate) fn unexpected(expected: &str, frame: &Frame) -> Self {
+        let reason = format!("expected {expected}, got a frame {}", name(frame));
+        match Kind::of(frame) {
+            Some(Kind::Hello | Kind::Challenge | Kind::Proof) => Self::Again(reason),
+            _ => Self::Misused(reason),
+        }
+    }
+
     /// What the client is sent.
     pub(crate) fn frame(&self) -> Option<Frame> {
         let (number, reason) = match self {
@@ -144,6 +159,20 @@ impl From<FrameError> for Parting {
             FrameError::Closed | FrameError::Io(_) | FrameError::Stranger => Self::Silent,
             FrameError::Broken => Self::Again(error.to_string()),
             FrameError::Limit { .. } | FrameError::Flags(_) => Self::Misused(error.to_string()),
+        }
+    }
+}
+
+impl From<GreetingError> for Parting {
+    fn from(error: GreetingError) -> Self {
+        match error {
+            GreetingError::Frame(error) => error.into(),
+            // It has been sent the version of this side.
+            GreetingError::Version { .. } => Self::Silent,
+            error @ (GreetingError::Unproved | GreetingError::Asked) => {
+                Self::Refused(error.to_string())
+            }
+            GreetingError::Other(frame) => Self::unexpected("a greeting first", &frame),
         }
     }
 }
@@ -249,7 +278,7 @@ mod tests {
         later.kind = 48;
         assert_eq!(Kind::of(&later), None);
         let named = name(&later);
-        assert!(named.starts_with("of kind 48, which version 2"), "{named}");
+        assert!(named.starts_with("of kind 48, which version 3"), "{named}");
     }
 
     #[test]

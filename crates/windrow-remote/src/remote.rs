@@ -48,7 +48,7 @@ impl Remote {
         }
     }
 
-    /// The same with a token, which the server asks for.
+    /// The same with a token, of which both sides ask each other a proof.
     #[must_use]
     pub fn token(mut self, token: Token) -> Self {
         self.token = Some(token);
@@ -88,8 +88,8 @@ impl Remote {
     /// A policy that this server evaluates. It connects when it is bound.
     ///
     /// # Errors
-    /// [`RemoteError::Open`] where other machines can answer and neither token nor mutual TLS is
-    /// given; [`RemoteError::Tls`], [`RemoteError::Setting`].
+    /// [`RemoteError::Open`] where others can answer, as at any port, and neither token nor mutual
+    /// TLS is given; [`RemoteError::Tls`], [`RemoteError::Setting`].
     pub fn policy(&self) -> Result<RemotePolicy, RemoteError> {
         Ok(RemotePolicy::new(Link::new(self)?))
     }
@@ -103,16 +103,21 @@ impl Remote {
     }
 }
 
-/// Refuses an address that others can reach where nobody shows who they are.
+/// Refuses an address that others can reach where nobody proves who they are: any port, also one of
+/// this machine.
 pub(crate) fn check_open(
     address: &Address,
     token: Option<&Token>,
     tls: Option<&Tls>,
 ) -> Result<(), RemoteError> {
-    match address.is_local() || token.is_some() || tls.is_some_and(Tls::is_mutual) {
-        true => Ok(()),
-        false => Err(RemoteError::Open {
-            address: address.to_string(),
-        }),
-    }
+    let by = match address {
+        Address::Unix(_) => return Ok(()),
+        _ if token.is_some() || tls.is_some_and(Tls::is_mutual) => return Ok(()),
+        address if address.is_local() => "by all users of this machine",
+        _ => "from other machines",
+    };
+    Err(RemoteError::Open {
+        address: address.to_string(),
+        by,
+    })
 }

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, LeafSpec, for_dtype};
-use windrow_env::EnvSpec;
-use windrow_policy::ExplorationType;
+use windrow_env::{EnvSpec, SpecOutline};
+use windrow_policy::{EnvRows, ExplorationType};
 use windrow_slab::{Key, Rows, RowsMut, SlabError};
 
 /// The body of the request that binds a client.
@@ -16,6 +16,103 @@ pub(crate) struct BindRequest {
     pub(crate) worker: usize,
     /// Whether first observations follow.
     pub(crate) first_rows: bool,
+}
+
+/// Most leaves of an observation, of an action, or of what a policy writes.
+const MOST_LEAVES: usize = 4096;
+
+/// Most names of a leaf, and most dimensions.
+const MOST_NAMES: usize = 32;
+
+/// Most environments of a client.
+const MOST_ENVS: usize = 1 << 16;
+
+/// Why `leaves` are none that travel, of which `rows` rows and `beside` bytes more for each make a
+/// message of at most `most` bytes. Asked before anything gets memory by a number that came from
+/// the other side.
+pub(crate) fn check_leaves(
+    what: &str,
+    leaves: &[LeafSpec],
+    (rows, beside): (usize, usize),
+    most: usize,
+) -> Result<(), String> {
+    let odd = |leaf: &&LeafSpec| {
+        leaf.shape.len() > MOST_NAMES || leaf.key.components().len() > MOST_NAMES
+    };
+    if leaves.len() > MOST_LEAVES {
+        let got = leaves.len();
+        return Err(format!(
+            "{what} have {got} leaves, more than the limit of {MOST_LEAVES}"
+        ));
+    }
+    if let Some(leaf) = leaves.iter().find(odd) {
+        let (dimensions, names) = (leaf.shape.len(), leaf.key.components().len());
+        return Err(format!(
+            "{what} have a leaf of {dimensions} dimensions and {names} names, more than the limit of {MOST_NAMES}"
+        ));
+    }
+    let own = leaves
+        .iter()
+        .try_fold(beside, |sum, leaf| sum.checked_add(least(leaf)?));
+    match own.and_then(|bytes| bytes.checked_mul(rows)) {
+        Some(bytes) if bytes <= most => Ok(()),
+        _ => Err(format!(
+            "{what} of {rows} environments have more bytes than the limit of {most} for a message"
+        )),
+    }
+}
+
+/// Fewest bytes of a value of `leaf` in a message; `None` when their number overflows.
+fn least(leaf: &LeafSpec) -> Option<usize> {
+    let element = match leaf.dtype {
+        DType::Bytes => size_of::<u32>(),
+        number => number.size(),
+    };
+    let mut sizes = leaf.shape.iter();
+    sizes.try_fold(element, |bytes, &size| bytes.checked_mul(size))
+}
+
+impl BindRequest {
+    /// Reads a request of which a message of at most `most` bytes can make the rows.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub(crate) fn read(json: &[u8], most: usize) -> Result<Self, String> {
+        /// What is asked before the spec gets memory.
+        #[derive(Deserialize)]
+        struct Outline {
+            spec: Spaces,
+            num_envs: usize,
+        }
+
+        #[derive(Deserialize)]
+        struct Spaces {
+            observation: SpecOutline,
+            action: SpecOutline,
+        }
+
+        let wrong = |error: serde_json::Error| format!("the request to bind: {error}");
+        let Outline { spec, num_envs } = serde_json::from_slice(json).map_err(wrong)?;
+        if !(1..=MOST_ENVS).contains(&num_envs) {
+            return Err(format!(
+                "expected 1 to {MOST_ENVS} environments of a client, got {num_envs}"
+            ));
+        }
+        let observed = spec.observation.leaves("observation");
+        check_leaves(
+            "observations",
+            &observed,
+            (num_envs, EnvRows::ROW_BYTES),
+            most,
+        )?;
+        check_leaves(
+            "actions",
+            &spec.action.leaves("action"),
+            (num_envs, 0),
+            most,
+        )?;
+        serde_json::from_slice(json).map_err(wrong)
+    }
 }
 
 /// Types of exploration, by their number.
@@ -148,6 +245,14 @@ pub(crate) fn read(
     }
 }
 
+/// Refuses a value of variable size that begins with the byte `refused`.
+pub(crate) fn check_value(value: &[u8], refused: Option<u8>) -> Result<(), String> {
+    match refused.is_some() && value.first().copied() == refused {
+        true => Err("a value of a kind that must not travel here".to_owned()),
+        false => Ok(()),
+    }
+}
+
 /// Fills leaf `leaf`, of values of variable size; returns what comes behind it, and `None` where it
 /// is cut short.
 fn read_strings<'a>(
@@ -170,9 +275,7 @@ fn read_strings<'a>(
             return Ok(None);
         };
         bytes = behind;
-        if refused.is_some() && value.first().copied() == refused {
-            return Err("a value of a kind that must not travel here".to_owned());
-        }
+        check_value(value, refused)?;
         if let Some(mut row) = rows.env_mut(place / elements) {
             row.write_string(key, place % elements, value)
                 .map_err(told)?;

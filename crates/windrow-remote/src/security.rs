@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf, absolute};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use rustls::{AlertDescription, ClientConfig, Error as TlsError, RootCertStore, ServerConfig};
-use subtle::ConstantTimeEq;
+use windrow_peer::net::Secret;
 
 use crate::RemoteError;
 use crate::written::Files;
@@ -19,12 +19,17 @@ use crate::written::Files;
 /// What speaks over TLS here (ALPN): a server of anything else does not answer.
 const PROTOCOL: &[u8] = b"windrow";
 
-/// A secret that clients show; it is never printed.
+/// A secret that servers and clients share; it is never printed, and does not travel: each side
+/// proves that it knows it, the server first.
 ///
-/// It travels as it is: across machines, use [`Tls`] too, unless the network is your own.
-#[derive(Clone, PartialEq, Eq)]
+/// What follows travels as it is: across machines, use [`Tls`] too, unless the network is your own.
+/// Whoever can connect can try tokens on the server's proof, as fast as their machines allow: let
+/// it be a random one.
+#[derive(Clone)]
 pub struct Token {
     text: Arc<str>,
+    /// Made when it is first needed.
+    secret: Arc<OnceLock<Secret>>,
     /// Where it was read.
     path: Option<PathBuf>,
 }
@@ -43,7 +48,13 @@ impl Token {
         let got = match text.len() {
             _ if odd => "other characters".to_owned(),
             got if got < Self::LEAST => format!("{got}"),
-            _ => return Ok(Self { text, path: None }),
+            _ => {
+                return Ok(Self {
+                    text,
+                    secret: Arc::default(),
+                    path: None,
+                });
+            }
         };
         Err(RemoteError::Token {
             least: Self::LEAST,
@@ -71,14 +82,9 @@ impl Token {
         self.path.as_deref()
     }
 
-    /// What a client shows.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        self.text.as_bytes()
-    }
-
-    /// Whether `shown` is this token; takes as long for each wrong one of its length.
-    pub(crate) fn is(&self, shown: &[u8]) -> bool {
-        shown.ct_eq(self.bytes()).into()
+    /// What both sides prove.
+    pub(crate) fn secret(&self) -> &Secret {
+        self.secret.get_or_init(|| Secret::of_text(&self.text))
     }
 }
 
@@ -358,19 +364,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_long_and_compared_whole() {
+    fn a_token_is_long_and_not_printed() {
         let token = Token::new("0123456789abcdef").unwrap();
         assert_eq!(format!("{token:?}"), "Token(..)");
-        assert!(token.is(b"0123456789abcdef"));
-        for wrong in [
-            "",
-            "0123456789abcdeg",
-            "0123456789abcde",
-            "0123456789abcdef0",
-            "0123456789abcdef0123456789abcdef",
-        ] {
-            assert!(!token.is(wrong.as_bytes()), "{wrong:?}");
-        }
         assert!(
             Token::new("short")
                 .unwrap_err()

@@ -52,7 +52,7 @@ impl RemoteServerBuilder {
         self
     }
 
-    /// Lets in only clients that show `token`.
+    /// Lets in only clients that prove that they know `token`, to which the server proves it first.
     #[must_use]
     pub fn token(mut self, token: Token) -> Self {
         self.token = Some(token);
@@ -114,8 +114,8 @@ impl RemoteServerBuilder {
     /// Starts the server.
     ///
     /// # Errors
-    /// [`RemoteError::Open`] where other machines can reach the address and neither a token nor
-    /// mutual TLS is given; [`RemoteError::Listen`], [`RemoteError::Tls`],
+    /// [`RemoteError::Open`] where others can reach the address, as any port, and neither a token
+    /// nor mutual TLS is given; [`RemoteError::Listen`], [`RemoteError::Tls`],
     /// [`RemoteError::Setting`]; [`RemoteError::Policy`] as [`InferenceServer::start`].
     pub fn start(self) -> Result<RemoteServer, RemoteError> {
         let address = self.address.clone().unwrap_or_else(|| {
@@ -154,7 +154,7 @@ impl RemoteServerBuilder {
             snapshot: Mutex::new(None),
             instance: random() as u64,
             stopping: AtomicBool::new(false),
-            door: Mutex::default(),
+            door: Mutex::new(Door::new(self.connections)),
             closed: Condvar::new(),
             counters: Counters::default(),
             choices: self,
@@ -240,6 +240,7 @@ impl RemoteServer {
             accepted: of(&counters.accepted),
             refused: of(&counters.refused),
             repeated: of(&counters.repeated),
+            panicked: of(&counters.panicked),
             inference: self.shared.inference.stats(),
         }
     }
@@ -256,7 +257,7 @@ impl RemoteServer {
             let _ = accept.join();
         }
         // Those that wait for a request say that the server ends. Those that cannot, since nobody
-        // reads, are cut off.
+        // reads, are cut off. Strangers are sent away, and not waited for.
         for how in [Shutdown::Read, Shutdown::Both] {
             lock(&self.shared.door).shut(how);
             if self.shared.is_left_within(PARTING) {
@@ -284,6 +285,8 @@ pub struct RemoteStats {
     pub refused: u64,
     /// Requests that came again, and got the answer that they had got.
     pub repeated: u64,
+    /// Connections that a panic has ended, a fault of windrow or of the policy.
+    pub panicked: u64,
     /// The batches.
     pub inference: ServerStats,
 }
@@ -308,7 +311,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Whether all connections are closed within `time`.
+    /// Whether all clients have left within `time`.
     fn is_left_within(&self, time: Duration) -> bool {
         let door = lock(&self.door);
         let left = self
@@ -348,6 +351,7 @@ struct Counters {
     accepted: AtomicU64,
     refused: AtomicU64,
     repeated: AtomicU64,
+    panicked: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {

@@ -125,7 +125,7 @@ fn what_is_written_down_has_paths_and_no_secrets() {
     let pem = CertificateParams::new(Vec::new()).unwrap();
     let pem = pem.self_signed(&key).unwrap().pem();
     std::fs::write(&file, &pem).unwrap();
-    let local = Remote::at("127.0.0.1:1").unwrap();
+    let local = Remote::at("unix:policy.sock").unwrap();
     for (tls, is_written) in [
         (Tls::new().authority_file(&file).unwrap(), true),
         (Tls::new().authority(pem), false),

@@ -11,7 +11,7 @@ use windrow::binding::EnvRows;
 use windrow::envs::{EnvSpec, Spec};
 use windrow::nn::Sequential;
 use windrow::policy::{Binding, PolicyIn};
-use windrow::remote::{Address, Remote, RemoteServer};
+use windrow::remote::{Address, Remote, RemoteServer, Token};
 use windrow::{DType, ExplorationType, Head, NetworkPolicy, Policy, PolicyRecipe, RowBlock};
 
 const ROWS: usize = 64;
@@ -20,6 +20,7 @@ const CALLS: usize = 2000;
 fn main() {
     let folder = std::env::temp_dir().join(format!("windrow-bench-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
+    let token = Token::new("a-secret-that-clients-know").unwrap();
     let socket = Address::unix(folder.join("policy.sock"));
     for (name, address, limit) in [
         ("round_trip_unix_us", socket, 150.0),
@@ -27,9 +28,15 @@ fn main() {
     ] {
         let server = RemoteServer::builder(PolicyRecipe::of(net()))
             .address(address)
+            .token(token.clone())
             .start()
             .unwrap();
-        let mut there = Actor::new(Remote::new(server.address().clone()).policy().unwrap());
+        let mut there = Actor::new(
+            Remote::new(server.address().clone())
+                .token(token.clone())
+                .policy()
+                .unwrap(),
+        );
         let mut here = Actor::new(net());
         timing::at_most(name, limit, || there.median() - here.median());
     }

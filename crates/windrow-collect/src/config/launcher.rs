@@ -52,7 +52,8 @@ pub trait Launched: Send {
 }
 
 /// What a worker needs to know to connect to its collector. Whoever has the token can be the
-/// worker: treat it as a secret.
+/// worker, or its collector, whose code it runs: treat it as a secret. It does not travel over the
+/// connection: both sides prove that they know it, the collector first.
 ///
 /// Where the collector waits at an address that other machines can reach, the connection is
 /// encrypted (TLS 1.3), and the invitation has the certificate by which the worker knows its
@@ -64,7 +65,7 @@ pub struct Invitation {
     pub worker: usize,
     /// Where the collector waits, as `host:port`.
     pub address: String,
-    /// What it shows there.
+    /// What both sides know.
     pub token: String,
     /// What the collector shows (PEM); `None` where the connection stays on this machine, and is
     /// not encrypted.

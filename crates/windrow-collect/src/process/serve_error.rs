@@ -5,7 +5,7 @@ use std::error::Error;
 
 use windrow_peer::ProcessError;
 #[cfg(feature = "remote")]
-use windrow_peer::net::FrameError;
+use windrow_peer::net::{FrameError, GreetingError};
 use windrow_slab::SlabError;
 
 use super::weights::ReceiveError;
@@ -31,9 +31,9 @@ pub(super) enum ServeError {
     },
     #[cfg(feature = "remote")]
     #[error(
-        "expected version {expected} of the protocol, got {got}: are both programs of the same build?"
+        "the other side of the connection is none to talk with: are both programs of the same build?"
     )]
-    Version { expected: u32, got: u32 },
+    Greeting(#[from] GreetingError),
     #[cfg(feature = "remote")]
     #[error("failed to start the worker")]
     Launch(#[source] Box<dyn Error + Send + Sync>),

@@ -11,8 +11,9 @@ use socket2::Socket;
 use super::producer::Reply;
 use super::session::Session;
 use super::{Shared, count};
+use crate::Token;
 use crate::protocol::{Kind, LONGEST_HELLO, Parting, VERSION, piece, pieces};
-use windrow_peer::net::{Deadline, Stream, Wire};
+use windrow_peer::net::{Deadline, Secret, Stream, Wire};
 
 /// Serves `socket` until one of both sides ends it.
 pub(super) fn serve(shared: &Arc<Shared>, socket: &Arc<Socket>) {
@@ -25,7 +26,9 @@ pub(super) fn serve(shared: &Arc<Shared>, socket: &Arc<Socket>) {
     };
     let mut wire = Wire::new(stream, VERSION);
     let mut session = Session::new(Arc::clone(shared), Arc::clone(socket));
-    let (parting, deadline) = match greet(&mut wire, &mut session, greeting) {
+    let token = shared.choices.token.as_ref().map(Token::secret);
+    let greeted = greet(&mut wire, &mut session, token, greeting);
+    let (parting, deadline) = match greeted {
         Ok(()) => {
             let parting = converse(shared, &mut wire, &mut session);
             drop(session);
@@ -45,12 +48,13 @@ pub(super) fn serve(shared: &Arc<Shared>, socket: &Arc<Socket>) {
 }
 
 /// Lets a client in that shows, until `deadline`, that it may come.
-fn greet(wire: &mut Wire, session: &mut Session, deadline: Deadline) -> Result<(), Parting> {
-    if wire.receive_version(deadline)? != VERSION {
-        // In all versions, it can tell from the opening what is spoken here.
-        let _ = wire.flush(deadline);
-        return Err(Parting::Silent);
-    }
+fn greet(
+    wire: &mut Wire,
+    session: &mut Session,
+    token: Option<&Secret>,
+    deadline: Deadline,
+) -> Result<(), Parting> {
+    wire.greet_client(token, deadline)?;
     let hello = wire.receive(deadline, LONGEST_HELLO)?;
     let welcome = session.greet(&hello)?;
     wire.send(deadline, &welcome).map_err(|_| Parting::Silent)

@@ -10,7 +10,8 @@ use socket2::Socket;
 
 use super::{Shared, connection, count, lock};
 use crate::protocol::Parting;
-use windrow_peer::net::{Listener, has_gone};
+use windrow_peer::net::{Listener, Strangers, has_gone};
+use windrow_sync::catch_panic;
 
 /// Gives each connection to `listener` a thread, until the other end of `stop` is shut down.
 pub(super) fn accept(shared: &Arc<Shared>, listener: &Listener, stop: &UnixStream) {
@@ -32,14 +33,19 @@ pub(super) fn accept(shared: &Arc<Shared>, listener: &Listener, stop: &UnixStrea
 fn begin(shared: &Arc<Shared>, socket: Socket) {
     count(&shared.counters.connections);
     let socket = Arc::new(socket);
-    if !lock(&shared.door).knock(&socket, shared.choices.connections) {
+    if !lock(&shared.door).knock(&socket) {
         count(&shared.counters.refused);
         return;
     }
     let guard = Guard(Arc::clone(shared), socket);
     let thread = std::thread::Builder::new().name("windrow-client".to_owned());
     // Without a thread the connection is dropped, and the client tries again.
-    let _ = thread.spawn(move || connection::serve(&guard.0, &guard.1));
+    let _ = thread.spawn(move || {
+        // It ends this connection, and no other.
+        if catch_panic(|| connection::serve(&guard.0, &guard.1)).is_err() {
+            count(&guard.0.counters.panicked);
+        }
+    });
 }
 
 /// Counts a connection until it is closed.
@@ -52,100 +58,77 @@ impl Drop for Guard {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// It has not said who it is.
-    Stranger,
-    /// It took so long to say who it is that its place was needed.
-    SentAway,
-    Client,
-}
-
-/// Connections, each with a thread, the oldest first. Those that have not said who they are have
-/// places of their own, so that silence takes none away from clients.
-#[derive(Default)]
+/// Who is in and before it, each with a thread.
 pub(super) struct Door {
-    inside: Vec<(Arc<Socket>, Place)>,
+    strangers: Strangers,
+    clients: Vec<Arc<Socket>>,
+    /// Most clients.
+    connections: usize,
 }
 
 impl Door {
     /// Fewest connections that may stand before the door, however few clients there may be.
     const STRANGERS: usize = 64;
 
-    /// Whether there is a place for a new connection where `connections` clients may be in; none
-    /// while those that were sent away still have their threads.
-    pub(super) fn knock(&mut self, socket: &Arc<Socket>, connections: usize) -> bool {
-        let most = connections.max(Self::STRANGERS);
-        if self.inside.len() >= connections.saturating_add(most.saturating_mul(2)) {
-            return false;
+    /// A door for `connections` clients.
+    pub(super) fn new(connections: usize) -> Self {
+        Self {
+            strangers: Strangers::new(connections.max(Self::STRANGERS)),
+            clients: Vec::new(),
+            connections,
         }
-        if self.count(Place::Stranger) >= most {
-            let mut places = self.inside.iter_mut();
-            if let Some((oldest, place)) = places.find(|(_, place)| *place == Place::Stranger) {
-                *place = Place::SentAway;
-                let _ = oldest.shutdown(Shutdown::Both);
-            }
-        }
-        self.inside.push((Arc::clone(socket), Place::Stranger));
-        true
     }
 
-    /// Lets `socket` in where `connections` clients may be in. Those that have gone do not count,
-    /// even while a policy acts for them.
+    /// Whether there is a place for a new connection; none while those that were sent away still
+    /// have their threads.
+    pub(super) fn knock(&mut self, socket: &Arc<Socket>) -> bool {
+        self.strangers.enter(socket)
+    }
+
+    /// Lets `socket` in. Clients that have gone do not count, even while a policy acts for them.
     ///
     /// # Errors
     /// When all places are taken, or its own was needed by others.
-    pub(super) fn admit(
-        &mut self,
-        socket: &Arc<Socket>,
-        connections: usize,
-    ) -> Result<(), Parting> {
-        let is_full = self.count(Place::Client) >= connections;
-        let clients = self
-            .inside
-            .iter()
-            .filter(|(_, place)| *place == Place::Client);
-        if is_full && clients.filter(|(client, _)| !has_gone(client)).count() >= connections {
+    pub(super) fn admit(&mut self, socket: &Arc<Socket>) -> Result<(), Parting> {
+        let connections = self.connections;
+        let is_full = self.clients.len() >= connections;
+        let here =
+            |clients: &[Arc<Socket>]| clients.iter().filter(|client| !has_gone(client)).count();
+        if is_full && here(&self.clients) >= connections {
             return Err(Parting::Again(format!(
                 "there are {connections} clients, and no room for more"
             )));
         }
-        let mut places = self.inside.iter_mut();
-        match places.find(|(other, place)| Arc::ptr_eq(other, socket) && *place == Place::Stranger)
-        {
-            Some((_, place)) => *place = Place::Client,
-            None => {
-                let reason = "it took so long to say who it is that others got its place";
-                return Err(Parting::Again(reason.to_owned()));
-            }
+        if !self.strangers.leave(socket) {
+            let reason = "it took so long to say who it is that others got its place";
+            return Err(Parting::Again(reason.to_owned()));
         }
+        self.clients.push(Arc::clone(socket));
         Ok(())
     }
 
     pub(super) fn leave(&mut self, socket: &Arc<Socket>) {
-        self.inside.retain(|(other, _)| !Arc::ptr_eq(other, socket));
+        self.strangers.leave(socket);
+        self.clients.retain(|other| !Arc::ptr_eq(other, socket));
     }
 
+    /// Whether no client is in. Strangers are not waited for.
     pub(super) fn is_empty(&self) -> bool {
-        self.inside.is_empty()
+        self.clients.is_empty()
     }
 
-    /// Ends reading, writing or both on all connections: no thread waits there any more.
-    pub(super) fn shut(&self, how: Shutdown) {
-        for (socket, _) in &self.inside {
+    /// Sends strangers away, and ends reading, writing or both for all clients: no thread waits
+    /// there any more.
+    pub(super) fn shut(&mut self, how: Shutdown) {
+        self.strangers.end();
+        for socket in &self.clients {
             let _ = socket.shutdown(how);
         }
-    }
-
-    fn count(&self, place: Place) -> usize {
-        let same = |(_, other): &&(_, Place)| *other == place;
-        self.inside.iter().filter(same).count()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
     use std::os::fd::OwnedFd;
 
     use super::*;
@@ -156,31 +139,23 @@ mod tests {
         (Arc::new(OwnedFd::from(here).into()), there)
     }
 
-    fn is_closed(mut there: &UnixStream) -> bool {
-        there.read(&mut [0]).is_ok_and(|bytes| bytes == 0)
-    }
-
     #[test]
-    fn the_oldest_of_those_that_say_nothing_goes_for_one_that_comes() {
-        let mut door = Door::default();
+    fn a_client_needs_a_place_of_its_own_and_one_inside() {
+        let mut door = Door::new(2);
         let pairs: Vec<_> = (0..Door::STRANGERS + 2).map(|_| pair()).collect();
-        let (early, newest) = pairs.split_at(Door::STRANGERS);
-        for (socket, _) in early {
-            assert!(door.knock(socket, 2));
+        for (socket, _) in &pairs[..Door::STRANGERS] {
+            assert!(door.knock(socket));
         }
-        door.admit(&early[0].0, 2).unwrap();
-        for (socket, _) in newest {
-            assert!(door.knock(socket, 2));
-        }
-        let closed: Vec<_> = early.iter().map(|(_, there)| is_closed(there)).collect();
-        assert_eq!(&closed[..3], [false, true, false]);
-        let late = door.admit(&early[1].0, 2).unwrap_err();
+        door.admit(&pairs[0].0).unwrap();
+        let newest = &pairs[Door::STRANGERS..];
+        assert!(newest.iter().all(|(socket, _)| door.knock(socket)));
+        let late = door.admit(&pairs[1].0).unwrap_err();
         assert!(
             matches!(&late, Parting::Again(why) if why.contains("others got its place")),
             "{late:?}"
         );
-        door.admit(&newest[0].0, 2).unwrap();
-        let full = door.admit(&newest[1].0, 2).unwrap_err();
+        door.admit(&newest[0].0).unwrap();
+        let full = door.admit(&newest[1].0).unwrap_err();
         assert!(
             matches!(&full, Parting::Again(why) if why.contains("there are 2 clients")),
             "{full:?}"
@@ -193,26 +168,24 @@ mod tests {
 
     #[test]
     fn a_client_that_has_gone_keeps_no_place_even_while_its_thread_is_busy() {
-        let mut door = Door::default();
+        let mut door = Door::new(1);
         let (busy, client) = pair();
         let (next, _other) = pair();
-        assert!(door.knock(&busy, 1) && door.knock(&next, 1));
-        door.admit(&busy, 1).unwrap();
-        assert!(door.admit(&next, 1).is_err());
+        assert!(door.knock(&busy) && door.knock(&next));
+        door.admit(&busy).unwrap();
+        assert!(door.admit(&next).is_err());
         // What it sent before it went is still unread.
         std::io::Write::write_all(&mut &client, b"a request").unwrap();
         drop(client);
-        door.admit(&next, 1).unwrap();
+        door.admit(&next).unwrap();
     }
 
     #[test]
-    fn threads_have_a_limit_also_where_those_sent_away_are_slow_to_go() {
-        let mut door = Door::default();
+    fn nobody_is_let_in_once_the_door_is_shut() {
+        let mut door = Door::new(1);
         let (socket, _other) = pair();
-        let let_in = (0..1000).filter(|_| door.knock(&socket, 1)).count();
-        assert_eq!(
-            (let_in, door.inside.len()),
-            (1 + 2 * Door::STRANGERS, let_in)
-        );
+        assert!(door.knock(&socket));
+        door.shut(Shutdown::Read);
+        assert!(door.is_empty() && door.admit(&socket).is_err());
     }
 }

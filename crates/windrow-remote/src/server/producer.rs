@@ -1,10 +1,11 @@
 //! Who has asked for what: each request is done once, and its answer repeated.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use windrow_sync::{catch_panic, unpoisoned};
+use windrow_sync::unpoisoned;
 
 use super::lock;
 use super::session::Seat;
@@ -204,23 +205,31 @@ impl Producer {
         state.busy = true;
         let mut seat = state.seat.take();
         drop(state);
-        let done = catch_panic(|| work(&mut seat)).unwrap_or_else(|_| {
-            let reason = "the server panicked while it did this request";
-            Done::Once(Kind::Failed.frame(seq, [0; 3], reason.into()))
-        });
+        let done = catch_unwind(AssertUnwindSafe(|| work(&mut seat)));
         let (answer, reply) = match done {
-            Done::Once(frame) => {
+            Ok(Done::Once(frame)) => {
                 let answer = Arc::new(frame);
-                (Some(Arc::clone(&answer)), Reply::Frame(answer))
+                (Some(Arc::clone(&answer)), Ok(Reply::Frame(answer)))
             }
-            Done::Again(reply) => (None, reply),
+            Ok(Done::Again(reply)) => (None, Ok(reply)),
+            Err(panic) => {
+                // What it left half done is not used again.
+                seat = None;
+                let reason = "the server panicked while it did this request";
+                let answer = Kind::Failed.frame(seq, [0; 3], reason.into());
+                (Some(Arc::new(answer)), Err(panic))
+            }
         };
         let mut state = lock(&self.state);
         (state.busy, state.seat, state.last) = (false, seat, seq);
         state.answer = answer;
         drop(state);
         self.free.notify_all();
-        Ok((reply, false))
+        match reply {
+            Ok(reply) => Ok((reply, false)),
+            // It ends the connection; on another one, the client is told.
+            Err(panic) => resume_unwind(panic),
+        }
     }
 }
 
@@ -262,15 +271,15 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_the_answer() {
+    fn a_panic_goes_on_and_is_the_answer_to_the_same_request() {
         let producer = Producer::default();
-        for expected in [false, true] {
-            let (reply, was_done) = producer.once(1, SOON, |_| panic!("oh")).unwrap();
-            assert_eq!(was_done, expected);
-            let frame = frame(&reply);
-            assert_eq!(Kind::of(frame), Some(Kind::Failed));
-            assert!(frame.text().contains("panicked"));
-        }
+        let once = || producer.once(1, SOON, |_| panic!("oh"));
+        catch_unwind(AssertUnwindSafe(once)).unwrap_err();
+        let (reply, was_done) = once().unwrap();
+        let frame = frame(&reply);
+        assert!(was_done && frame.text().contains("panicked"));
+        assert_eq!(Kind::of(frame), Some(Kind::Failed));
+        assert!(!producer.once(2, SOON, |_| answer(2)).unwrap().1);
     }
 
     #[test]

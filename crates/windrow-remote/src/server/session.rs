@@ -13,7 +13,7 @@ use windrow_sync::error_chain;
 use super::producer::{Done, Producer, Reply};
 use super::{Shared, count, lock};
 use crate::limits::LEAST_MESSAGE;
-use crate::protocol::{self, Kind, Parting, Pieces};
+use crate::protocol::{Kind, Parting, Pieces};
 use crate::rows::{self, BindRequest, EXPLORATION};
 use windrow_peer::net::Frame;
 
@@ -71,26 +71,19 @@ impl Session {
         self.limit
     }
 
-    /// Lets a client in, once; the answer to its greeting.
+    /// Lets a client in that knows the token, once; the answer to its greeting.
     pub(super) fn greet(&mut self, hello: &Frame) -> Result<Frame, Parting> {
-        let Some((limit, token)) = hello
-            .body
-            .split_first_chunk()
-            .filter(|_| Kind::of(hello) == Some(Kind::Hello))
-        else {
-            return Err(Parting::Misused("expected a greeting first".to_owned()));
+        let limit = hello.body.first_chunk().copied();
+        let Some(limit) = limit.filter(|_| Kind::of(hello) == Some(Kind::Hello)) else {
+            return Err(Parting::unexpected("a greeting first", hello));
         };
         let choices = &self.shared.choices;
-        if choices.token.as_ref().is_some_and(|own| !own.is(token)) {
-            let reason = "expected a valid token, got none or another";
-            return Err(Parting::Refused(reason.to_owned()));
-        }
         let own = choices.limits.message;
-        let limit = usize::try_from(u64::from_le_bytes(*limit)).unwrap_or(own);
+        let limit = usize::try_from(u64::from_le_bytes(limit)).unwrap_or(own);
         self.limit = limit.clamp(LEAST_MESSAGE, own);
         let [low, high, says_known] = hello.words;
         let id = u128::from(low) | u128::from(high) << 64;
-        lock(&self.shared.door).admit(&self.socket, choices.connections)?;
+        lock(&self.shared.door).admit(&self.socket)?;
         count(&self.shared.counters.accepted);
         let Some((producer, last)) = self.shared.producers.enter(id, says_known != 0) else {
             return Ok(Kind::Forgotten.bare(0, [0; 3]));
@@ -158,12 +151,7 @@ impl Session {
                 shared.producers.remove(*id);
                 return Err(Parting::Silent);
             }
-            _ => {
-                let got = protocol::name(frame);
-                return Err(Parting::Misused(format!(
-                    "expected a request, got a frame {got}"
-                )));
-            }
+            _ => return Err(Parting::unexpected("a request", frame)),
         };
         shared.reserve(&mut self.reserved, self.pieces.len());
         if was_done {
@@ -197,17 +185,13 @@ fn bind(
     let (json, first) = rest
         .split_at_checked(len)
         .ok_or("the request to bind is cut short")?;
-    let place: BindRequest =
-        serde_json::from_slice(json).map_err(|error| format!("the request to bind: {error}"))?;
+    let place = BindRequest::read(json, most)?;
     let (observed, rows) = (place.spec.observation_leaves(), place.num_envs);
     let refused = shared.choices.limits.refused_values;
-    let memory = |what: &str, leaves: &[LeafSpec]| match rows::size(leaves, rows) {
-        Some(bytes) if bytes <= most => Ok(()),
-        _ => Err(format!(
-            "{what} of {rows} environments have more bytes than the limit of {most} for a message"
-        )),
-    };
-    memory("observations", &observed)?;
+    for (key, example) in &place.spec.examples {
+        rows::check_value(example, refused)
+            .map_err(|reason| format!("the example of {key:?}: {reason}"))?;
+    }
     let mut obs = RowBlock::new(&observed, rows).map_err(told)?;
     if place.first_rows {
         rows::read(&observed, first, obs.rows_mut(), refused)
@@ -221,7 +205,7 @@ fn bind(
     let mut spec = served.bind(&binding).map_err(told)?;
     spec.backend = windrow_policy::Backend::Native;
     let columns = spec.columns.clone();
-    memory("actions", &columns)?;
+    rows::check_leaves("actions", &columns, (rows, 0), most)?;
     let out = RowBlock::new(&columns, rows).map_err(told)?;
     let body = serde_json::to_vec(&spec).map_err(told)?;
     *seat = Some(Seat {
@@ -345,7 +329,7 @@ mod tests {
             let shared = Arc::clone(&server.shared);
             let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
             let socket = Arc::new(Socket::from(std::os::fd::OwnedFd::from(socket)));
-            assert!(lock(&shared.door).knock(&socket, 256));
+            assert!(lock(&shared.door).knock(&socket));
             let session = Session::new(shared, socket);
             Self { session, seq: 0 }
         }
@@ -395,19 +379,17 @@ mod tests {
         let mut client = Client::new(&server);
         let hello = Kind::Pull.bare(0, [0; 3]);
         let error = client.session.greet(&hello).unwrap_err();
-        assert_eq!(
-            error,
-            Parting::Misused("expected a greeting first".to_owned())
-        );
+        let expected = "expected a greeting first, got a frame Pull";
+        assert_eq!(error, Parting::Misused(expected.to_owned()));
         client.greet(1).unwrap();
         let mut later = Kind::Pull.bare(1, [0; 3]);
         later.kind = 48;
         for (frame, part) in [
             (
                 later,
-                "of kind 48, which version 2 of the protocol does not know",
+                "of kind 48, which version 3 of the protocol does not know",
             ),
-            (Kind::Hello.bare(0, [0; 3]), "got a frame Hello"),
+            (Kind::Welcome.bare(0, [0; 3]), "got a frame Welcome"),
         ] {
             match client.session.take(&frame) {
                 Err(Parting::Misused(reason)) => assert!(reason.contains(part), "{reason}"),

@@ -19,7 +19,7 @@ use windrow_policy::{
     Binding, EnvRows, ExplorationType, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicySpec,
     Weights,
 };
-use windrow_remote::{Address, Limits, Remote, RemoteServer, RemoteWeights};
+use windrow_remote::{Address, Limits, Remote, RemoteServer, RemoteWeights, Token};
 use windrow_slab::{Key, RowBlock, RowsMut};
 
 const CLIENTS: u32 = 4;
@@ -39,10 +39,12 @@ fn requests_are_done_once_whatever_the_network_does_and_strangers_stay_outside()
     let log = Log::default();
     let limits = Limits::new().message(4096);
     let server = RemoteServer::builder(PolicyRecipe::of(Counted(Arc::clone(&log))));
-    let server = server.address(Address::loopback(0));
+    let token = Token::new("a-secret-that-clients-know").unwrap();
+    let server = server.address(Address::loopback(0)).token(token.clone());
     let server = server.limits(limits).start().unwrap();
     let proxy = Proxy::start(server.address(), times, seed);
     let remote = Remote::new(proxy.address())
+        .token(token)
         .limits(limits)
         .silence(Duration::from_millis(60))
         .timeout(Duration::from_secs(60));

@@ -41,10 +41,8 @@ pub(crate) fn knock(count: usize, seed: u64) -> Outcome {
     for stranger in 0..count {
         let call = |remote: &Remote| assert!(remote.weights().unwrap().newest(0).is_err());
         let bytes = match stranger % 8 {
-            0 => {
-                call(&remote);
-                continue;
-            }
+            // A greeting with a wrong code.
+            0 => [opening(), frame(9, &[7; 32]), frame(10, &[0; 32])].concat(),
             1 => {
                 call(&remote.clone().token(token("wrong")));
                 continue;
@@ -87,9 +85,18 @@ pub(crate) fn knock(count: usize, seed: u64) -> Outcome {
 
 /// What a client sends first.
 fn opening() -> Vec<u8> {
-    let mut bytes = [&b"windrow\n"[..], &2u32.to_le_bytes()].concat();
+    let mut bytes = [&b"windrow\n"[..], &3u32.to_le_bytes()].concat();
     bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
     bytes
+}
+
+/// A frame of `kind` with a body.
+fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut head = [0; 44];
+    head[..4].copy_from_slice(&crc32fast::hash(body).to_le_bytes());
+    head[4] = body.len() as u8;
+    head[8] = kind;
+    [&crc32fast::hash(&head).to_le_bytes()[..], &head, body].concat()
 }
 
 /// The header of a greeting whose body has four gigabytes.

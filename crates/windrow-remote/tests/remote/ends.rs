@@ -11,7 +11,7 @@ use windrow_env::{EnvSpec, Spec};
 use windrow_policy::{Binding, Policy, PolicyRecipe};
 use windrow_remote::{Address, Remote, RemoteError, RemoteServer};
 
-use crate::tools::{Seat, by_ids, net, patiently, serve};
+use crate::tools::{Seat, by_ids, net, patiently, serve, token};
 
 /// Longer than anything takes here, and shorter than a call may by default.
 const SOON: Duration = Duration::from_secs(15);
@@ -113,6 +113,7 @@ fn clients_that_go_without_a_word_leave_the_server_to_others() {
     let recipe = PolicyRecipe::of(net(1));
     let server = RemoteServer::builder(recipe)
         .address(Address::loopback(0))
+        .token(token())
         .start()
         .unwrap();
     let Address::Tcp { host, port } = server.address().clone() else {
@@ -121,7 +122,7 @@ fn clients_that_go_without_a_word_leave_the_server_to_others() {
     let mut gone = Vec::new();
     for bytes in [
         &b""[..],
-        b"windrow\n\x02\0\0\0",
+        b"windrow\n\x03\0\0\0",
         b"GET / HTTP/1.1\r\n\r\n",
         &[0xff; 300],
     ] {
@@ -129,7 +130,7 @@ fn clients_that_go_without_a_word_leave_the_server_to_others() {
         stream.write_all(bytes).unwrap();
         gone.push(stream);
     }
-    let mut seat = Seat::new(patiently(&server).policy().unwrap(), 0, 1).unwrap();
+    let mut seat = Seat::new(patiently(&server).token(token()).policy().unwrap(), 0, 1).unwrap();
     seat.act(0).unwrap();
     drop(gone);
     seat.act(1).unwrap();
@@ -140,6 +141,7 @@ fn clients_that_go_without_a_word_leave_the_server_to_others() {
 fn those_that_say_nothing_keep_no_client_out() {
     let server = RemoteServer::builder(PolicyRecipe::of(net(1)))
         .address(Address::loopback(0))
+        .token(token())
         .max_connections(2)
         .greeting(Duration::from_secs(600))
         .start()
@@ -149,7 +151,9 @@ fn those_that_say_nothing_keep_no_client_out() {
     };
     let connect = || std::net::TcpStream::connect((host.as_str(), port)).unwrap();
     let _silent: Vec<_> = (0..200).map(|_| connect()).collect();
-    let remote = patiently(&server).silence(Duration::from_secs(600));
+    let remote = patiently(&server)
+        .token(token())
+        .silence(Duration::from_secs(600));
     let mut seats = [0, 1].map(|id| Seat::new(remote.policy().unwrap(), id, 1).unwrap());
     let _more: Vec<_> = (0..200).map(|_| connect()).collect();
     for seat in &mut seats {
@@ -195,6 +199,7 @@ fn who_says_nothing_is_not_waited_for() {
     let recipe = PolicyRecipe::of(net(1));
     let server = RemoteServer::builder(recipe)
         .address(Address::loopback(0))
+        .token(token())
         .greeting(Duration::from_millis(50))
         .start()
         .unwrap();
@@ -207,7 +212,7 @@ fn who_says_nothing_is_not_waited_for() {
     stream.read_to_end(&mut rest).unwrap();
     assert!(rest.is_empty());
     // It has not lost the others.
-    Seat::new(patiently(&server).policy().unwrap(), 0, 1)
+    Seat::new(patiently(&server).token(token()).policy().unwrap(), 0, 1)
         .unwrap()
         .act(0)
         .unwrap();

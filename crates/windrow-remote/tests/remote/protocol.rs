@@ -4,11 +4,12 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use tensordict::{Tensor, TensorDict};
-use windrow_policy::{Head, NetworkPolicy, Policy, PolicyRecipe, nn::Sequential};
+use windrow_policy::{Head, NetworkPolicy, Policy, PolicyRecipe, RandomPolicy, nn::Sequential};
 use windrow_remote::{Address, Remote, RemoteError, RemoteServer, Token};
 
-use crate::tools::{Seat, by_ids, net, patiently, serve};
+use crate::tools::{Seat, by_ids, net, patiently, pole, serve};
 
 /// Longer than anything takes here.
 const SOON: Duration = Duration::from_secs(10);
@@ -16,6 +17,10 @@ const SOON: Duration = Duration::from_secs(10);
 const HELLO: u16 = 1;
 const WELCOME: u16 = 2;
 const CLOSED: u16 = 5;
+const FAILED: u16 = 6;
+const CHALLENGE: u16 = 9;
+const PROOF: u16 = 10;
+const BIND: u16 = 16;
 const PULL: u16 = 35;
 const PIECE: u16 = 36;
 const CURRENT: u16 = 37;
@@ -39,11 +44,21 @@ fn frame(kind: u16, seq: u64, words: [u64; 3], body: &[u8]) -> Vec<u8> {
     [&crc32fast::hash(&head).to_le_bytes()[..], &head, body].concat()
 }
 
-/// A greeting as one who shows `token`.
-fn hello(token: &str) -> Vec<u8> {
+/// A greeting where there is no token.
+fn hello() -> Vec<u8> {
     let limit = (1u64 << 20).to_le_bytes();
-    let body = [&limit[..], token.as_bytes()].concat();
-    [opening(2), frame(HELLO, 0, [7, 8, 0], &body)].concat()
+    [unproved(), frame(HELLO, 0, [7, 8, 0], &limit)].concat()
+}
+
+/// The beginning of one.
+fn unproved() -> Vec<u8> {
+    let challenge = frame(CHALLENGE, 0, [0; 3], &[7; 32]);
+    [opening(3), challenge, frame(PROOF, 0, [0; 3], &[])].concat()
+}
+
+/// What a server without a token sends first.
+fn greeting() -> Vec<u8> {
+    [opening(3), frame(PROOF, 0, [0; 3], &[7; 32])].concat()
 }
 
 fn connect(server: &RemoteServer) -> UnixStream {
@@ -73,10 +88,12 @@ fn read(stream: &mut UnixStream) -> (u16, u64, [u64; 3], Vec<u8>) {
 
 fn welcomed(server: &RemoteServer) -> UnixStream {
     let mut stream = connect(server);
-    stream.write_all(&hello("")).unwrap();
+    stream.write_all(&hello()).unwrap();
     let mut answer = [0; 16];
     stream.read_exact(&mut answer).unwrap();
-    assert_eq!(answer.to_vec(), opening(2));
+    assert_eq!(answer.to_vec(), opening(3));
+    let (kind, _, _, number) = read(&mut stream);
+    assert_eq!((kind, number.len()), (PROOF, 32));
     let (kind, _, [_, last, limit], _) = read(&mut stream);
     assert_eq!((kind, last, limit), (WELCOME, 0, 4 << 20));
     stream
@@ -108,15 +125,15 @@ fn a_server_refuses_what_it_does_not_know_and_says_so() {
     let server = serve(net(1));
     // Another version: the opening tells which one is spoken here, and then there is the end.
     let mut stream = connect(&server);
-    stream.write_all(&opening(3)).unwrap();
-    assert_eq!(rest(&stream), opening(2));
+    stream.write_all(&opening(2)).unwrap();
+    assert_eq!(rest(&stream), opening(3));
     // A kind, and a flag, of a later version.
     let mut flagged = frame(PULL, 1, [0; 3], &[]);
     flagged[14] = 4;
     let sum = crc32fast::hash(&flagged[4..]).to_le_bytes();
     flagged[..4].copy_from_slice(&sum);
     for (request, part) in [
-        (frame(48, 1, [0; 3], &[]), "of kind 48, which version 2"),
+        (frame(48, 1, [0; 3], &[]), "of kind 48, which version 3"),
         (flagged, "flags 0x4"),
     ] {
         let mut stream = welcomed(&server);
@@ -150,9 +167,104 @@ fn a_length_beyond_the_limit_ends_the_connection_before_its_bytes_come() {
     // Whoever has not been let in yet may send less.
     let mut stream = connect(&server);
     let greeting = frame(HELLO, 0, [7, 8, 0], &[0; 9000]);
-    stream.write_all(&[opening(2), greeting].concat()).unwrap();
+    stream.write_all(&[unproved(), greeting].concat()).unwrap();
     stream.read_exact(&mut [0; 16]).unwrap();
+    assert_eq!(read(&mut stream).0, PROOF);
     assert_eq!(read(&mut stream).0, CLOSED);
+}
+
+#[test]
+fn what_a_request_to_bind_describes_has_limits_before_it_has_memory() {
+    let server = serve(RandomPolicy::new());
+    let (mut stream, mut number) = (welcomed(&server), 0);
+    let pole = serde_json::to_value(pole()).unwrap();
+    let (vast, many) = (1u64 << 40, 1u64 << 16);
+    let floats = |shape: Value| json!({"Unbounded": {"dtype": "float32", "shape": shape}});
+    let run = json!([[0.5, vast]]);
+    let bounded = json!({"Bounded": {"dtype": "uint8", "shape": [vast], "low": run, "high": run}});
+    let nested = (0..36).fold(
+        json!({"Discrete": {"n": 2}}),
+        |inner, _| json!({"Composite": [["d", inner]]}),
+    );
+    let leaves: Vec<_> = (0..5000)
+        .map(|leaf| json!([leaf.to_string(), floats(json!([]))]))
+        .collect();
+    let bytes = json!({"Unbounded": {"dtype": "bytes", "shape": [vast]}});
+    for (key, value, envs, part) in [
+        (
+            "action",
+            floats(json!([vast])),
+            1,
+            "actions of 1 environments have more bytes",
+        ),
+        ("action", floats(json!([vast, vast])), 1, "can be counted"),
+        (
+            "action",
+            bounded.clone(),
+            1,
+            "actions of 1 environments have more bytes",
+        ),
+        (
+            "action",
+            json!({"OneHot": {"nvec": [vast]}}),
+            1,
+            "have more bytes",
+        ),
+        (
+            "observation",
+            bounded,
+            1,
+            "observations of 1 environments have more bytes",
+        ),
+        (
+            "observation",
+            bytes,
+            1,
+            "observations of 1 environments have more bytes",
+        ),
+        (
+            "observation",
+            floats(json!(vec![0; 33])),
+            1,
+            "a leaf of 33 dimensions",
+        ),
+        (
+            "observation",
+            floats(json!([0])),
+            vast,
+            "expected 1 to 65536 environments",
+        ),
+        (
+            "observation",
+            floats(json!([0])),
+            0,
+            "expected 1 to 65536 environments",
+        ),
+        ("observation", floats(json!([16])), many, "have more bytes"),
+        (
+            "observation",
+            json!({"Composite": leaves}),
+            1,
+            "5000 leaves",
+        ),
+        ("observation", nested, 1, "36 names"),
+    ] {
+        let mut spec = pole.clone();
+        spec[key] = value;
+        let request = json!({
+            "spec": spec, "num_envs": envs, "batched": true, "worker": 0, "first_rows": false
+        });
+        let text = request.to_string();
+        let body = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+        number += 1;
+        stream
+            .write_all(&frame(BIND, number, [0; 3], &body))
+            .unwrap();
+        let (kind, _, _, reason) = read(&mut stream);
+        let reason = String::from_utf8(reason).unwrap();
+        assert!(kind == FAILED && reason.contains(part), "{reason}");
+    }
+    assert_eq!(server.stats().panicked, 0);
 }
 
 #[test]
@@ -165,7 +277,7 @@ fn a_stranger_that_sends_a_byte_at_a_time_is_not_waited_for() {
         .unwrap();
     let mut stream = connect(&server);
     let began = Instant::now();
-    for byte in hello("a-secret-that-clients-know") {
+    for byte in hello() {
         if stream.write_all(&[byte]).is_err() {
             break;
         }
@@ -254,9 +366,9 @@ fn answered(silence: Duration, at_once: Vec<u8>, slowly: Vec<u8>) -> RemoteError
 
 #[test]
 fn a_client_refuses_a_server_of_another_version() {
-    let error = answered(SOON / 3, opening(3), Vec::new());
+    let error = answered(SOON / 3, opening(2), Vec::new());
     assert!(matches!(error, RemoteError::Refused { .. }), "{error}");
-    let expected = "expected version 2 of the protocol, got version 3";
+    let expected = "expected version 3 of the protocol, got version 2";
     assert!(error.to_string().ends_with(expected), "{error}");
 }
 
@@ -265,7 +377,7 @@ fn a_client_gives_up_on_a_server_that_answers_a_byte_at_a_time() {
     let welcome = frame(WELCOME, 0, [1, 0, 4096], &[]);
     let long = frame(CURRENT, 1, [0; 3], &[0; 4000]);
     let silence = Duration::from_millis(200);
-    let error = answered(silence, [opening(2), welcome].concat(), long);
+    let error = answered(silence, [greeting(), welcome].concat(), long);
     assert!(matches!(error, RemoteError::Timeout { .. }), "{error}");
     assert!(error.to_string().contains("silent for 200ms"), "{error}");
 }
@@ -280,7 +392,7 @@ fn a_client_gives_up_on_a_server_that_does_not_take_what_it_sends() {
         let mut streams = Vec::new();
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
-            let _ = stream.write_all(&[opening(2), welcome.clone()].concat());
+            let _ = stream.write_all(&[greeting(), welcome.clone()].concat());
             streams.push(stream);
         }
     });

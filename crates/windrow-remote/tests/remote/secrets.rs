@@ -34,6 +34,16 @@ fn an_address_that_others_reach_needs_a_secret_on_both_sides() {
         assert!(matches!(remote.weights(), Err(RemoteError::Open { .. })));
     }
     assert!(remote.token(token(SECRET)).policy().is_ok());
+    let here = Address::loopback(0);
+    let errors = [
+        builder().address(here.clone()).start().unwrap_err(),
+        Remote::new(here).policy().unwrap_err(),
+    ];
+    for error in errors {
+        let error = error.to_string();
+        let expected = "127.0.0.1:0 can be reached by all users of this machine: give a token";
+        assert!(error.starts_with(expected), "{error}");
+    }
     let server = builder()
         .address(open)
         .token(token(SECRET))
@@ -66,6 +76,7 @@ fn only_the_token_lets_in() {
             .unwrap_err();
         assert!(matches!(error, RemoteError::Refused { .. }), "{error}");
         assert!(!error.to_string().contains("0123456789"), "{error}");
+        assert!(error.to_string().contains("token"), "{error}");
         let error = Seat::new(remote.policy().unwrap(), 0, 1)
             .err()
             .unwrap()
@@ -82,6 +93,15 @@ fn only_the_token_lets_in() {
     assert_eq!((server.version(), server.stats().accepted), (0, 0));
     let mut weights = remote.token(token(SECRET)).weights().unwrap();
     assert_eq!(weights.publish(&net(2).weights()).unwrap(), 1);
+}
+
+#[test]
+fn a_client_does_not_talk_to_a_server_without_its_token() {
+    let server = builder().start().unwrap();
+    let remote = Remote::new(server.address().clone()).token(token(SECRET));
+    let error = remote.weights().unwrap().newest(0).unwrap_err();
+    assert!(matches!(error, RemoteError::Refused { .. }), "{error}");
+    assert_eq!(server.stats().accepted, 0);
 }
 
 /// An authority, and certificates that it signed.
@@ -152,6 +172,7 @@ fn mutual_tls_lets_in_whom_the_authority_signed() {
     for (what, tls) in unknown {
         let error = remote
             .clone()
+            .token(token(SECRET))
             .tls(tls)
             .weights()
             .unwrap()
@@ -168,6 +189,7 @@ fn mutual_tls_lets_in_whom_the_authority_signed() {
     );
     // One that speaks no TLS cannot tell a server that does from one that is broken.
     let plain = remote
+        .token(token(SECRET))
         .timeout(Duration::from_millis(200))
         .weights()
         .unwrap()

@@ -8,7 +8,7 @@ use windrow_policy::{
     Binding, EnvRows, ExplorationType, Head, NetworkPolicy, Policy, PolicyError, PolicyIn,
     PolicyRecipe, PolicySpec, nn::Sequential, policy_fn,
 };
-use windrow_remote::{Remote, RemoteServer};
+use windrow_remote::{Remote, RemoteServer, Token};
 use windrow_slab::{Key, LeafSpec, RowBlock};
 
 /// Four numbers are observed, two choices are there.
@@ -80,6 +80,11 @@ pub(crate) fn briefly(server: &RemoteServer) -> Remote {
 
 pub(crate) fn patiently(server: &RemoteServer) -> Remote {
     Remote::new(server.address().clone())
+}
+
+/// Of servers at a port, which do without it nowhere.
+pub(crate) fn token() -> Token {
+    Token::new("a-secret-that-clients-know").unwrap()
 }
 
 /// Acts by a function of the ids of environments.

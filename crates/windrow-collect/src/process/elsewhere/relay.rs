@@ -6,19 +6,21 @@ use std::io::{ErrorKind, PipeWriter, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use windrow_peer::net::{
-    Address, Deadline, Listener, OwnCertificate, Socket, Stream, wait_for_end,
+    Address, Deadline, Listener, OwnCertificate, ServerConfig, Socket, Strangers, Stream,
+    wait_for_end,
 };
 use windrow_peer::{
     ChildEnd, ControlBlock, ExchangeReader, Frame, FrameReader, LiveWriter, Program, Relay,
     RelayEnd, WorkerLane, send,
 };
 use windrow_slab::{Layout, Part, RemoteRing};
-use windrow_sync::{error_chain, unpoisoned};
+use windrow_sync::{catch_panic, error_chain, unpoisoned};
 
 use super::stream::{Beat, SILENCE, Said, StreamEnd};
 use crate::config::launcher::{Invitation, Launched, Launcher};
@@ -26,12 +28,17 @@ use crate::process::messages::{Answer, Command, Fill, Ready, ToWorker};
 use crate::process::serve_error::ServeError;
 use crate::process::weights::{WeightReceiver, bytes_of};
 
-/// How long a connection may take to send its version, and again its token. Nothing else is watched
-/// meanwhile; a shutdown waits longer than both take.
-const GREETING: Duration = Duration::from_secs(3);
+/// How long a connection may take to prove that it is the invited worker's, TLS included.
+const GREETING: Duration = Duration::from_secs(10);
+
+/// Most connections that have not proved it yet.
+const STRANGERS: usize = 64;
 
 /// How often a worker is looked after that has not connected yet.
 const TICK: Duration = Duration::from_millis(50);
+
+/// The same while somebody is being greeted.
+const SHORT_TICK: Duration = Duration::from_millis(5);
 
 /// How long a worker may take to end by itself, once it has said that it ends.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -164,27 +171,36 @@ struct Door {
 }
 
 impl Door {
-    /// Waits for the connection of the invited worker.
+    /// Waits for the connection of the invited worker. Each connection is greeted in a thread of
+    /// its own, so that strangers keep nobody waiting, and those that are left are sent away.
     fn connected(
-        &self,
+        self,
         patience: Duration,
         stop: &UnixStream,
         launched: &mut dyn Launched,
     ) -> Result<Connection, ServeError> {
         let begin = Instant::now();
+        let hall = Arc::new(Hall {
+            tls: self.certificate.map(|own| Arc::clone(own.server())),
+            token: self.invitation.token,
+            strangers: Mutex::new(Strangers::new(STRANGERS)),
+        });
+        let _closing = Closing(Arc::clone(&hall));
+        let (greeted, come) = mpsc::channel();
         loop {
-            match self.listener.accept_within(stop, Some(TICK)) {
+            let tick = match unpoisoned(hall.strangers.lock()).is_empty() {
+                true => TICK,
+                false => SHORT_TICK,
+            };
+            match self.listener.accept_within(stop, Some(tick)) {
                 Ok(None) => return Err(ServeError::Ended),
-                Ok(Some(socket)) => {
-                    let socket = Arc::new(socket);
-                    // A stranger is sent away, and the worker may still come.
-                    if let Ok(stream) = self.greet(&socket) {
-                        return Ok((socket, stream));
-                    }
-                }
+                Ok(Some(socket)) => hall.greet(socket, greeted.clone()),
                 Err(error) if error.kind() == ErrorKind::TimedOut => {}
                 // The next connection may come to more, such as one of another user.
                 Err(_) => sleep(TICK),
+            }
+            if let Ok(connection) = come.try_recv() {
+                return Ok(connection);
             }
             if let Some(how) = launched.ended() {
                 return Err(ServeError::NeverCame { how });
@@ -198,24 +214,55 @@ impl Door {
             }
         }
     }
+}
 
-    fn greet(&self, socket: &Arc<Socket>) -> Result<StreamEnd, ServeError> {
-        let tls = self.certificate.as_ref().map(OwnCertificate::server);
-        let stream = Stream::server(Arc::clone(socket), tls);
+/// Where connections prove that they are the worker's.
+struct Hall {
+    tls: Option<Arc<ServerConfig>>,
+    token: String,
+    strangers: Mutex<Strangers>,
+}
+
+/// Sends those away that are in the hall.
+struct Closing(Arc<Hall>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        unpoisoned(self.0.strangers.lock()).end();
+    }
+}
+
+impl Hall {
+    /// Greets `socket` in a thread, which passes it on to `greeted` if it is the worker's.
+    fn greet(self: &Arc<Self>, socket: Socket, greeted: Sender<Connection>) {
+        let (hall, socket) = (Arc::clone(self), Arc::new(socket));
+        if !unpoisoned(self.strangers.lock()).enter(&socket) {
+            return;
+        }
+        let watched = Arc::clone(&socket);
+        let greeting = move || {
+            // A panic ends this connection alone.
+            let end = catch_panic(|| hall.greeting(&socket));
+            let had_place = unpoisoned(hall.strangers.lock()).leave(&socket);
+            if let (Ok(Ok(end)), true) = (end, had_place) {
+                // Somebody else may have been let in meanwhile.
+                let _ = greeted.send((socket, end));
+            }
+        };
+        let thread = thread::Builder::new().name("windrow-door".to_owned());
+        if thread.spawn(greeting).is_err() {
+            // The worker tries no second time, but other threads may end.
+            unpoisoned(self.strangers.lock()).leave(&watched);
+        }
+    }
+
+    fn greeting(&self, socket: &Arc<Socket>) -> Result<StreamEnd, ServeError> {
+        let deadline = Deadline::after(GREETING);
+        let stream = Stream::server(Arc::clone(socket), self.tls.as_ref());
         let stream = stream.map_err(|error| ServeError::Launch(Box::new(error)))?;
         let end = StreamEnd::new(stream, Arc::clone(socket));
-        end.greet(GREETING)?;
-        let shown = end.receive_token(GREETING)?;
-        // Compared in the same time wherever they differ.
-        let expected = self.invitation.token.as_bytes();
-        let differs = shown
-            .iter()
-            .zip(expected)
-            .fold(0, |all, (a, b)| all | (a ^ b));
-        match differs == 0 && shown.len() == expected.len() {
-            true => Ok(end),
-            false => Err(ServeError::Order),
-        }
+        end.greet_worker(&self.token, deadline)?;
+        Ok(end)
     }
 }
 

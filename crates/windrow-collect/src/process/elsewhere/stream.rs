@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use windrow_peer::net::{Deadline, Frame, FrameError, Socket, Stream, Wire, has_bytes};
+use windrow_peer::net::{Deadline, Frame, FrameError, Secret, Socket, Stream, Wire, has_bytes};
 use windrow_peer::{Episode, Place, ProcessError, decode, encode};
 use windrow_sync::unpoisoned;
 
@@ -13,19 +13,17 @@ use crate::process::messages::{Answer, Command};
 use crate::process::serve_error::ServeError;
 
 /// Version of all that both sides say.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// How long nothing may come from a worker that fills a part: it sends heartbeats.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 
-/// Most bytes of a token, and of a message before it.
-const GREETING: usize = 1 << 10;
+/// Most bytes of a [`Cut`](Said::Cut).
+const SHORT: usize = 1 << 10;
 
 /// What a frame holds.
 #[derive(Debug)]
 pub(in crate::process) enum Said {
-    /// By which the worker shows that it was invited.
-    Token(Vec<u8>),
     /// A message that travels by a socket on one machine.
     Message(Vec<u8>),
     /// To the worker.
@@ -74,7 +72,6 @@ impl Beat {
 impl Said {
     fn frame(self) -> Result<Frame, ProcessError> {
         let (kind, words, body) = match self {
-            Self::Token(token) => (1, [0; 3], token),
             Self::Message(message) => (2, [0; 3], message),
             Self::Command(command) => (3, [0; 3], encode(&command)?),
             Self::Answer(answer, follow, rows) => {
@@ -105,7 +102,6 @@ impl Said {
             ..
         } = frame;
         Ok(match kind {
-            1 => Self::Token(body),
             2 => Self::Message(body),
             3 => Self::Command(decode(&body)?),
             4 => {
@@ -172,7 +168,7 @@ impl StreamEnd {
         if !self.is_filling.load(Ordering::Acquire) || !has_bytes {
             return Ok(());
         }
-        match Said::of(wire.receive(Deadline::after(SILENCE), GREETING)?)? {
+        match Said::of(wire.receive(Deadline::after(SILENCE), SHORT)?)? {
             Said::Cut => cut(),
             _ => return Err(ServeError::Order),
         }
@@ -185,18 +181,21 @@ impl StreamEnd {
         self.send(Said::End)
     }
 
-    /// Sends the version of this side, and receives the other's, which must be the same.
-    pub(super) fn greet(&self, patience: Duration) -> Result<(), ServeError> {
+    /// Greets the invited worker, which knows `token` as this side does.
+    pub(super) fn greet_worker(&self, token: &str, deadline: Deadline) -> Result<(), ServeError> {
         let mut wire = unpoisoned(self.wire.lock());
-        let deadline = Deadline::after(patience);
-        wire.flush(deadline).map_err(lost)?;
-        match wire.receive_version(deadline)? {
-            VERSION => Ok(()),
-            got => Err(ServeError::Version {
-                expected: VERSION,
-                got,
-            }),
-        }
+        Ok(wire.greet_client(Some(&secret(token)), deadline)?)
+    }
+
+    /// Greets the collector, which has to prove that it knows `token`: the worker runs what it
+    /// sends.
+    pub(super) fn greet_collector(
+        &self,
+        token: &str,
+        deadline: Deadline,
+    ) -> Result<(), ServeError> {
+        let mut wire = unpoisoned(self.wire.lock());
+        Ok(wire.greet_server(Some(&secret(token)), deadline)?)
     }
 
     pub(in crate::process) fn send(&self, said: Said) -> Result<(), ServeError> {
@@ -220,21 +219,14 @@ impl StreamEnd {
 
     /// Waits for a frame until `deadline`.
     pub(in crate::process) fn receive(&self, deadline: Deadline) -> Result<Said, ServeError> {
-        self.receive_within(deadline, usize::MAX)
-    }
-
-    /// The token, before anything is known of the other side.
-    pub(super) fn receive_token(&self, patience: Duration) -> Result<Vec<u8>, ServeError> {
-        match self.receive_within(Deadline::after(patience), GREETING)? {
-            Said::Token(token) => Ok(token),
-            _ => Err(ServeError::Order),
-        }
-    }
-
-    fn receive_within(&self, deadline: Deadline, limit: usize) -> Result<Said, ServeError> {
-        let frame = unpoisoned(self.wire.lock()).receive(deadline, limit)?;
+        let frame = unpoisoned(self.wire.lock()).receive(deadline, usize::MAX)?;
         Said::of(frame)
     }
+}
+
+/// A token that nobody can guess.
+fn secret(token: &str) -> Secret {
+    Secret::new(token.as_bytes())
 }
 
 fn lost(error: std::io::Error) -> ServeError {

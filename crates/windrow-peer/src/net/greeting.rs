@@ -1,0 +1,340 @@
+//! How both sides of a connection show that they know one secret. Neither sends it: each sends a
+//! number that it has drawn, and a code (HMAC-SHA256) of both numbers that only somebody with the
+//! secret can make. The server shows its code first.
+
+use std::io;
+use std::num::NonZeroU32;
+
+use ring::rand::{SecureRandom, SystemRandom};
+use ring::{digest, hmac, pbkdf2};
+
+use super::{Deadline, Frame, FrameError, Wire};
+
+/// From the client: its number.
+const CHALLENGE: u16 = 9;
+/// From the server: its number, and its code where it has a secret. Then from the client: its code,
+/// or nothing.
+const PROOF: u16 = 10;
+
+/// Bytes of a number that is drawn.
+const NUMBER: usize = 32;
+
+/// Most bytes of a frame from somebody who is still unknown.
+const LONGEST: usize = 1 << 10;
+
+/// Most bytes of a server's frame, which may say why it ends the connection.
+const LONGEST_ANSWER: usize = 8 << 10;
+
+/// Says which side a code is of, so that none can be sent back to where it came from.
+#[derive(Clone, Copy)]
+enum Side {
+    Server,
+    Client,
+}
+
+/// What both sides of a connection know. It is never printed.
+#[derive(Clone)]
+pub struct Secret(hmac::Key);
+
+impl Secret {
+    /// Of bytes that nobody can guess, such as 16 random ones.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
+    }
+
+    /// Of a text that people may have chosen. It takes tens of milliseconds, as it does whoever
+    /// tries texts on a code that a server has shown.
+    #[must_use]
+    pub fn of_text(text: &str) -> Self {
+        const TIMES: NonZeroU32 = NonZeroU32::new(100_000).expect("It is not 0.");
+        let mut key = [0; digest::SHA256_OUTPUT_LEN];
+        pbkdf2::derive(
+            pbkdf2::PBKDF2_HMAC_SHA256,
+            TIMES,
+            b"windrow",
+            text.as_bytes(),
+            &mut key,
+        );
+        Self::new(&key)
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Why the sides of a connection do not go on after their greeting.
+#[derive(Debug, thiserror::Error)]
+pub enum GreetingError {
+    /// The connection fails.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The sides speak different versions.
+    #[error("expected version {expected} of the protocol, got version {got}")]
+    Version {
+        /// That of this side.
+        expected: u32,
+        /// That of the other side.
+        got: u32,
+    },
+    /// The other side has not shown that it knows the secret.
+    #[error("expected a proof of the token, got none or one of another")]
+    Unproved,
+    /// This side has no secret, and the other side has one.
+    #[error("the other side has a token, and asks for a proof of it: give the same")]
+    Asked,
+    /// Another frame came than the one that is due.
+    #[error("expected a greeting, got a frame of kind {}", .0.kind)]
+    Other(Frame),
+}
+
+impl From<io::Error> for GreetingError {
+    fn from(error: io::Error) -> Self {
+        Self::Frame(error.into())
+    }
+}
+
+impl Wire {
+    /// Greets as the server: lets the client prove that it knows `secret`, if there is one, and
+    /// proves that to the client before.
+    ///
+    /// # Errors
+    /// [`GreetingError`]. A client of another version has been sent this side's.
+    pub fn greet_client(
+        &mut self,
+        secret: Option<&Secret>,
+        deadline: Deadline,
+    ) -> Result<(), GreetingError> {
+        let got = self.receive_version(deadline)?;
+        if got != self.version {
+            // In all versions, it can tell from the opening what is spoken here.
+            let _ = self.flush(deadline);
+            return Err(self.differs(got));
+        }
+        let challenge = self.receive(deadline, LONGEST)?;
+        let Some(theirs) = number(&challenge, CHALLENGE) else {
+            return Err(GreetingError::Other(challenge));
+        };
+        let own = draw()?;
+        let text = |side| self.text(side, &theirs, &own);
+        let (shown, expected) = (text(Side::Server), text(Side::Client));
+        let mut body = own.to_vec();
+        body.extend(
+            secret
+                .iter()
+                .flat_map(|Secret(key)| hmac::sign(key, &shown).as_ref().to_vec()),
+        );
+        self.send(deadline, &frame(PROOF, body))?;
+        let proof = self.receive(deadline, LONGEST)?;
+        match secret {
+            _ if proof.kind != PROOF => Err(GreetingError::Other(proof)),
+            Some(secret) => secret.check(&expected, &proof.body),
+            None => Ok(()),
+        }
+    }
+
+    /// Greets as the client: proves that it knows `secret`, once the server has proved that.
+    ///
+    /// # Errors
+    /// [`GreetingError`]; nothing was shown then.
+    pub fn greet_server(
+        &mut self,
+        secret: Option<&Secret>,
+        deadline: Deadline,
+    ) -> Result<(), GreetingError> {
+        let own = draw()?;
+        let sent = self.send(deadline, &frame(CHALLENGE, own.to_vec()));
+        // A server that refuses a client may have said so before the whole greeting was there.
+        let got = match (self.receive_version(deadline), sent) {
+            (Err(_), Err(error)) => return Err(error.into()),
+            (got, _) => got?,
+        };
+        if got != self.version {
+            return Err(self.differs(got));
+        }
+        let proof = self.receive(deadline, LONGEST_ANSWER)?;
+        let Some(theirs) = number(&proof, PROOF) else {
+            return Err(GreetingError::Other(proof));
+        };
+        let shown = &proof.body[NUMBER..];
+        let answer = match secret {
+            Some(secret) => {
+                secret.check(&self.text(Side::Server, &own, &theirs), shown)?;
+                let text = self.text(Side::Client, &own, &theirs);
+                hmac::sign(&secret.0, &text).as_ref().to_vec()
+            }
+            None if shown.is_empty() => Vec::new(),
+            None => return Err(GreetingError::Asked),
+        };
+        Ok(self.send(deadline, &frame(PROOF, answer))?)
+    }
+
+    fn differs(&self, got: u32) -> GreetingError {
+        let expected = self.version;
+        GreetingError::Version { expected, got }
+    }
+
+    /// What the code of `side` is of.
+    fn text(&self, side: Side, client: &[u8; NUMBER], server: &[u8; NUMBER]) -> Vec<u8> {
+        let name: &[u8] = match side {
+            Side::Server => b"windrow server",
+            Side::Client => b"windrow client",
+        };
+        [name, &self.version.to_le_bytes(), client, server].concat()
+    }
+}
+
+impl Secret {
+    /// Compares `shown` with the code of `text`, in the same time wherever they differ.
+    fn check(&self, text: &[u8], shown: &[u8]) -> Result<(), GreetingError> {
+        hmac::verify(&self.0, text, shown).map_err(|_| GreetingError::Unproved)
+    }
+}
+
+fn frame(kind: u16, body: Vec<u8>) -> Frame {
+    Frame {
+        kind,
+        seq: 0,
+        words: [0; 3],
+        body,
+    }
+}
+
+/// The number at the beginning of `frame`, if it is of this kind.
+fn number(frame: &Frame, kind: u16) -> Option<[u8; NUMBER]> {
+    let number = frame.body.first_chunk().copied();
+    number.filter(|_| frame.kind == kind)
+}
+
+fn draw() -> io::Result<[u8; NUMBER]> {
+    let mut number = [0; NUMBER];
+    let drawn = SystemRandom::new().fill(&mut number);
+    drawn.map_err(|_| io::Error::other("the system gives no random numbers"))?;
+    Ok(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+    use std::thread::spawn;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::net::Stream;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn wires(versions: [u32; 2]) -> (Wire, Wire) {
+        let (here, there) = UnixStream::pair().unwrap();
+        let stream = |end| Stream::client(Arc::new(OwnedFd::from(end).into()), None).unwrap();
+        (
+            Wire::new(stream(here), versions[0]),
+            Wire::new(stream(there), versions[1]),
+        )
+    }
+
+    /// What server and client make of each other.
+    fn greeted(
+        server: Option<&str>,
+        client: Option<&str>,
+        versions: [u32; 2],
+    ) -> [Result<(), GreetingError>; 2] {
+        let secret = |text: Option<&str>| text.map(|text| Secret::new(text.as_bytes()));
+        let (mut here, mut there) = wires(versions);
+        let secrets = (secret(server), secret(client));
+        let greeting = spawn(move || here.greet_client(secrets.0.as_ref(), Deadline::after(SOON)));
+        let client = there.greet_server(secrets.1.as_ref(), Deadline::after(SOON));
+        drop(there);
+        [greeting.join().unwrap(), client]
+    }
+
+    #[test]
+    fn both_sides_know_the_secret_or_there_is_none() {
+        for known in [None, Some("a")] {
+            let [server, client] = greeted(known, known, [1; 2]);
+            server.unwrap();
+            client.unwrap();
+        }
+        let closed = |error: &GreetingError| matches!(error, GreetingError::Frame(_));
+        let [server, client] = greeted(None, Some("a"), [1; 2]).map(Result::unwrap_err);
+        assert!(closed(&server) && matches!(client, GreetingError::Unproved));
+        let [server, client] = greeted(Some("b"), Some("a"), [1; 2]).map(Result::unwrap_err);
+        assert!(closed(&server) && matches!(client, GreetingError::Unproved));
+        let [server, client] = greeted(Some("b"), None, [1; 2]).map(Result::unwrap_err);
+        assert!(closed(&server) && matches!(client, GreetingError::Asked));
+    }
+
+    #[test]
+    fn versions_that_differ_are_told_to_both_sides() {
+        let [server, client] = greeted(Some("a"), Some("a"), [2, 3]).map(Result::unwrap_err);
+        assert!(matches!(
+            server,
+            GreetingError::Version {
+                expected: 2,
+                got: 3
+            }
+        ));
+        assert!(matches!(
+            client,
+            GreetingError::Version {
+                expected: 3,
+                got: 2
+            }
+        ));
+    }
+
+    #[test]
+    fn a_client_shows_nothing_to_a_server_that_has_proved_nothing() {
+        for shown in [0, 31, 32] {
+            let (mut here, mut there) = wires([1; 2]);
+            let greeting = spawn(move || {
+                let secret = Secret::new(b"a");
+                there.greet_server(Some(&secret), Deadline::after(SOON))
+            });
+            here.receive_version(Deadline::after(SOON)).unwrap();
+            here.receive(Deadline::after(SOON), LONGEST).unwrap();
+            here.send(
+                Deadline::after(SOON),
+                &frame(PROOF, vec![7; NUMBER + shown]),
+            )
+            .unwrap();
+            let error = greeting.join().unwrap().unwrap_err();
+            assert!(matches!(error, GreetingError::Unproved), "{error}");
+            let more = here.receive(Deadline::after(SOON), LONGEST);
+            assert!(matches!(more, Err(FrameError::Closed)));
+        }
+    }
+
+    #[test]
+    fn a_code_that_comes_back_or_comes_again_proves_nothing() {
+        let secret = Secret::new(b"a");
+        let (mut here, mut there) = wires([1; 2]);
+        let greeting = spawn(move || here.greet_client(Some(&secret), Deadline::after(SOON)));
+        there
+            .send(Deadline::after(SOON), &frame(CHALLENGE, vec![1; NUMBER]))
+            .unwrap();
+        there.receive_version(Deadline::after(SOON)).unwrap();
+        let proof = there.receive(Deadline::after(SOON), LONGEST).unwrap();
+        let back = proof.body[NUMBER..].to_vec();
+        there
+            .send(Deadline::after(SOON), &frame(PROOF, back))
+            .unwrap();
+        let error = greeting.join().unwrap().unwrap_err();
+        assert!(matches!(error, GreetingError::Unproved), "{error}");
+    }
+
+    #[test]
+    fn a_text_is_another_secret_than_its_bytes() {
+        let text = "a-text-that-people-chose";
+        let code = |secret: &Secret| hmac::sign(&secret.0, b"").as_ref().to_vec();
+        let own = Secret::of_text(text);
+        assert_eq!(code(&own), code(&Secret::of_text(text)));
+        assert_ne!(code(&own), code(&Secret::new(text.as_bytes())));
+        assert_eq!(format!("{own:?}"), "Secret(..)");
+    }
+}
