@@ -232,7 +232,10 @@ def test_a_policy_that_python_would_call_is_an_error_of_every_class_that_demands
 def test_a_remote_policy_is_evaluated_as_its_server_says() -> None:
     with pytest.raises(ValueError, match="policy_backend must be left out"):
         Collector(
-            "CartPole-v1", RemotePolicy("127.0.0.1:1"), frames_per_batch=10, policy_backend="native"
+            "CartPole-v1",
+            RemotePolicy("unix:policy.sock"),
+            frames_per_batch=10,
+            policy_backend="native",
         )
 
 

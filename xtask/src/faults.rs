@@ -18,6 +18,9 @@ pub(crate) enum Fault {
     /// What remote policies send is lost, repeated, changed or late, and strangers knock at their
     /// server
     Network,
+    /// Messages to remote servers of the Python package that no client sends: vast numbers, odd
+    /// specs, wrong lengths
+    Messages,
     /// A process is killed that writes a replay buffer on disk, and checkpoints of it
     Replay,
     /// Worker processes of collectors are killed, stopped, or end by themselves
@@ -34,7 +37,7 @@ pub(crate) struct Options {
     #[arg(value_enum)]
     fault: Fault,
     /// How many times
-    #[arg(long, visible_alias = "kills", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, visible_aliases = ["kills", "count"], default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     times: u32,
     /// Below the collectors of the Python package, with environments in Python
     #[arg(long)]
@@ -64,6 +67,9 @@ const PYTHON_FOLDER: &str = "python/tests";
 /// The test in which workers die, and the program in which those of the Python package do.
 const WORKERS_TEST: &str = "kills";
 
+/// The program that sends messages.
+const MESSAGES: &str = "messages";
+
 /// The variable that says how often.
 const VARIABLE: &str = "WINDROW_KILLS";
 
@@ -84,6 +90,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
         Fault::Doors => {
             let python = python::with_package(root, python::DEV)?;
             return program(root, &python, "doors");
+        }
+        Fault::Messages => {
+            let python = python::with_package(root, python::DEV)?;
+            let module = format!("{MESSAGES} --count {}", options.times);
+            return program(root, &python, &module);
         }
         Fault::Network => "network",
         Fault::Replay => "kill",
@@ -143,7 +154,7 @@ fn reports(line: &str) -> bool {
 
 /// Whether a program says in this line how often it made its fault or change.
 fn counts(line: &str) -> bool {
-    let what = [" kills, ", " faults, ", " changes, "];
+    let what = [" kills, ", " faults, ", " changes, ", " messages, "];
     what.iter().any(|what| line.contains(what))
 }
 
@@ -157,6 +168,7 @@ mod tests {
             "50 kills, 3 frames lost",
             "50 faults, 0 duplicates",
             "2000 changes, 8 rows checked",
+            "10000 messages, 0 panics",
         ] {
             assert!(counts(line) && reports(line), "{line}");
         }

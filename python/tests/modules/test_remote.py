@@ -18,6 +18,7 @@ from torch import nn
 from cartpole import cartpole
 from recurrent import cell, check
 from windrow import WorkerError
+from windrow._windrow import RemoteWeightsCore
 from windrow.collectors import (
     AsyncBatchedCollector,
     AsyncCollector,
@@ -300,9 +301,53 @@ def test_addresses_that_others_reach_need_proof() -> None:
             RemotePolicy(address)
         with pytest.raises(ValueError, match="can be reached from other machines"):
             RemoteServer(always(0), address=address)
+    with pytest.raises(
+        ValueError,
+        match="127.0.0.1:7777 can be reached by all users of this machine: give a token, or TLS",
+    ):
+        RemotePolicy("127.0.0.1:7777")
+    with pytest.raises(ValueError, match="can be reached by all users of this machine"):
+        RemoteServer(always(0), address="127.0.0.1:0")
     assert RemotePolicy("10.0.0.1:7777", token=TOKEN).address == "10.0.0.1:7777"
     with RemoteServer(always(0), address="0.0.0.0:0", token=TOKEN) as server:
         assert server.address.startswith("0.0.0.0:")
+
+
+@pytest.mark.parametrize(
+    "made", [RemotePolicy, RemoteServer, RemoteModuleWeightUpdater], ids=lambda made: made.__name__
+)
+def test_a_token_stands_in_no_error_whatever_its_type(made) -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            return TOKEN
+
+    for token in (
+        TOKEN.encode(),
+        [TOKEN],
+        {TOKEN: TOKEN},
+        Odd(),
+        bytearray(TOKEN, "ascii"),
+        TOKEN + "\n",
+        TOKEN + "é",
+    ):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            made(address="127.0.0.1:1", token=token) if made is RemoteServer else made(
+                "127.0.0.1:1", token=token
+            )
+        assert TOKEN not in str(caught.value) and "token" in str(caught.value)
+    with pytest.raises((TypeError, ValueError)) as caught:
+        RemoteWeightsCore(
+            {**RemotePolicy("10.0.0.1:1", token=TOKEN)._remote_options, "token": TOKEN.encode()}
+        )
+    assert TOKEN not in str(caught.value)
+
+
+def test_a_client_talks_to_no_server_without_its_token() -> None:
+    with (
+        RemoteServer(always(0)) as server,
+        pytest.raises(ConnectionRefusedError, match="expected a proof of the token"),
+    ):
+        RemotePolicy(server.address, token=TOKEN).newer_weights()
 
 
 def test_wrong_arguments_are_refused_at_once(tmp_path) -> None:
@@ -328,13 +373,13 @@ def test_wrong_arguments_are_refused_at_once(tmp_path) -> None:
         RemoteModuleWeightUpdater(token=TOKEN)
     with pytest.raises(ValueError, match="evaluated where its server is"):
         Collector(
-            cartpole, RemotePolicy("127.0.0.1:1"), frames_per_batch=20, policy_backend="torch"
+            cartpole, RemotePolicy("unix:policy.sock"), frames_per_batch=20, policy_backend="torch"
         )
     with pytest.raises(
         ValueError, match="max_batch_size: the RemoteServer of the policy gathers observations"
     ):
         AsyncBatchedCollector(
-            [cartpole] * 2, RemotePolicy("127.0.0.1:1"), frames_per_batch=20, max_batch_size=2
+            [cartpole] * 2, RemotePolicy("unix:policy.sock"), frames_per_batch=20, max_batch_size=2
         )
     with pytest.raises(OSError, match="failed to listen at unix:"):
         RemoteServer(always(0), address=f"unix:{tmp_path}/no/such/folder.sock")
@@ -373,7 +418,7 @@ def test_whoever_shows_no_certificate_or_that_of_another_authority_is_not_let_in
         always(1), env="CartPole-v1", address="127.0.0.1:0", **of("friends")
     ) as server:
         trusting = {"authority": of("friends")["tls"]["authority"]}
-        for options in (of("strangers"), {"tls": trusting}, {}):
+        for options in (of("strangers"), {"tls": trusting, "token": TOKEN}, {"token": TOKEN}):
             with pytest.raises((ConnectionError, TimeoutError)):
                 RemotePolicy(server.address, **{**options, "timeout": 1}).update_policy_weights_(
                     always(0)

@@ -36,13 +36,22 @@ def _tls(name: str, value: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def _token(name: str, value: object) -> str:
+    """The token, which stands in no error, whatever was given in its place."""
+    if not isinstance(value, str):
+        raise TypeError(f"expected {name} as str, got {type(value).__name__}")
+    return value
+
+
 class RemoteArguments(Arguments):
     """How a server and those who ask it find and know each other."""
 
     token: str | None = argument(
-        "a secret of at least 16 visible ASCII characters, which those who ask have to show",
-        more="it travels as it is",
+        "a secret of at least 16 visible ASCII characters, which both sides have to know",
+        more="each proves that to the other, the server first, and it does not travel. Take a random one, such as ``secrets.token_hex()``; "
+        "a server at a port needs it, or ``tls`` on both sides",
         default=None,
+        check=_token,
     )
     tls: Mapping[str, Any] | None = argument(
         "encrypts, and lets both sides show who they are",
@@ -69,7 +78,7 @@ class ClientArguments(RemoteArguments):
 
     address: str = argument(
         'where the server is, such as "unix:/run/user/1000/policy.sock" or "127.0.0.1:7777"',
-        more="the path of a Unix socket, or host and port. Another machine's address is refused without ``token`` or ``tls``",
+        more="the path of a Unix socket, or host and port. A port is refused without ``token`` or ``tls``, also one of this machine",
         kw_only=False,
     )
     timeout: float = argument(
@@ -84,8 +93,8 @@ class ServerArguments(RemoteArguments):
 
     address: str | None = argument(
         "as of RemotePolicy; port 0 lets the system choose",
-        more="by default a Unix socket in the folder for temporary files, which only the same user can connect to. A port of this machine, "
-        'such as ``"127.0.0.1:0"``, is open to all its users: give a ``token`` there',
+        more="by default a Unix socket in the folder for temporary files, which only the same user can connect to. A port, also one of this "
+        'machine such as ``"127.0.0.1:0"``, needs a ``token`` or ``tls``',
         default=None,
     )
     policy: Policy | None = argument(
@@ -123,8 +132,8 @@ class RemotePolicy:
 
     Raises:
         TypeError: an argument is missing, unknown or of the wrong type.
-        ValueError: the address is none, or can be reached from other machines without ``token`` or
-            ``tls``; a token is too short; a certificate cannot be read.
+        ValueError: the address is none, or a port without ``token`` or ``tls``; a token is too
+            short; a certificate cannot be read.
         OSError: a file cannot be read.
     """
 
