@@ -7,13 +7,14 @@ are environments, spaces and arrays of libraries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from windrow._lazy import module
 from windrow._needs import torch as needs_torch
-from windrow._values import example_of, observed, with_values, without_values
+from windrow import _codecs, _values
+from windrow._values import example_of
 from windrow._warnings import warn
 from windrow.envs._batched import warn_of_turns
 from windrow.envs._convert import of as recipe_of
@@ -25,7 +26,6 @@ from windrow.envs._simulators import env_state, load_env_state
 from windrow.envs._specs import Key
 from windrow.envs._vectors import habits, options, seed, tell_of_cuts
 from windrow.processes.answers import answer
-from windrow.processes.exceptions import received, sent
 from windrow.processes.setup import (
     environments,
     members,
@@ -77,6 +77,37 @@ __all__ = [
 ]
 
 _arguments = module("windrow.policies.arguments")
+
+
+def observed(value: object, name: str) -> bytes:
+    """See :func:`windrow._values.observed`."""
+    return _values.observed(value, name, _codecs.own())
+
+
+def with_values(
+    data: TensorDictBase, entries: Iterable[tuple[Sequence[str], Sequence[int], list[bytes]]]
+) -> TensorDictBase:
+    """See :func:`windrow._values.with_values`."""
+    return _values.with_values(data, entries, _codecs.own())
+
+
+def without_values(
+    batch: TensorDictBase,
+) -> tuple[TensorDictBase, list[tuple[tuple[str, ...], list[int], list[bytes]]]]:
+    """See :func:`windrow._values.without_values`."""
+    return _values.without_values(batch, _codecs.own())
+
+
+def sent(error: BaseException) -> bytes:
+    """In a worker process, an exception for its collector."""
+    return _codecs.own().write_error(error)
+
+
+def received(sent: bytes) -> BaseException:
+    """The exception that a worker process has :func:`sent`. Of a worker elsewhere, the engine has
+    let none through but what is data.
+    """
+    return _codecs.own().read_error(sent)
 
 
 def read_by(

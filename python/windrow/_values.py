@@ -17,99 +17,30 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-import pickle
-import struct
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from windrow import _data
+from windrow._data import Data, shown
 from windrow._lazy import gymnasium, numpy, tensordict, torch
 from windrow.envs._specs import Key, path, short
-from windrow.processes.pickling import dumps
 
 #: The entry with actions of single members of a group: their names are those of the action and the
 #: member's number.
 MEMBERS = "(members)"
 
-_NONE, _TEXT, _TENSOR, _OBJECT = b"n", b"t", b"r", b"o"
-_NUMBER = struct.Struct("<q")
-#: Types of numpy that torch has, too.
-_TYPES = frozenset(
-    [
-        "bool",
-        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    ]
-)
 #: The mark of a tensor that was a value, an attribute. The extension knows it, too.
 _MARK = "_windrow_value"
 
 
-def encoded(value: object, names: str | Sequence[str]) -> bytes:
-    """A value of the entry ``names`` as bytes: text and tensors are written as such, any other
-    object is pickled.
-
-    Raises:
-        TypeError: it cannot be pickled.
-    """
-    if value is None:
-        return _NONE
-    if type(value) is str:
-        return _TEXT + value.encode("utf-8", "surrogatepass")
-    try:
-        # No tensor is made where torch is not imported.
-        if (
-            "torch" in sys.modules
-            and isinstance(value, torch.Tensor)
-            and value.layout is torch.strided
-        ):
-            return encoded_tensor(value)
-        return _OBJECT + pickle.dumps(value)
-    except Exception:
-        try:
-            # Classes of a script or a notebook.
-            return _OBJECT + dumps(value)
-        except Exception as error:
-            raise TypeError(
-                f"{_shown(names)}: expected what can be pickled, as batches and buffers keep objects, got a "
-                f"{type(value).__name__}: {error}. Leave the entry out, or make text or tensors of it"
-            ) from error
-
-
-def _shown(names: str | Sequence[str]) -> str:
-    """The name of an entry, for messages."""
-    return names if isinstance(names, str) else repr(short(tuple(names)))
-
-
-def encoded_tensor(value: torch.Tensor) -> bytes:
-    """A tensor whose shape other steps need not have: the name of its type, its shape, and its
-    elements, none of it pickled.
-    """
-    value = value.detach().cpu().contiguous()
-    elements = value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
-    return _numbers(str(value.dtype).removeprefix("torch."), value.shape, elements)
-
-
-def _numbers(dtype: str, shape: Sequence[int], elements: bytes) -> bytes:
-    """The bytes of a tensor with these ``elements``."""
-    name = dtype.encode()
-    return b"".join(
-        (_TENSOR, bytes((len(name), len(shape))), name, *map(_NUMBER.pack, shape), elements)
-    )
-
-
-def observed(value: object, name: str) -> bytes:
+def observed(value: object, name: str, codec: Data) -> bytes:
     """What an environment of Gymnasium observes under ``name`` as bytes: an array of numbers may
     have another shape in each step.
     """
-    if isinstance(value, numpy.ndarray) and value.dtype.name in _TYPES:
+    if isinstance(value, numpy.ndarray) and value.dtype.name in _data.NUMBERS:
         native = value.astype(value.dtype.newbyteorder("="), copy=False)
-        return _numbers(value.dtype.name, value.shape, native.tobytes())
-    return encoded(value, name)
+        return _data.numbers(_data.TENSOR, value.dtype.name, value.shape, native.tobytes())
+    return codec.write(value, name)
 
 
 def example_of(space: object) -> bytes:
@@ -117,50 +48,15 @@ def example_of(space: object) -> bytes:
     objects.
     """
     if isinstance(space, gymnasium.spaces.Text):
-        return encoded("", ())
+        return _data.TEXT
     if (
         isinstance(space, gymnasium.spaces.Sequence)
         and space.stack
         and isinstance(space.feature_space, gymnasium.spaces.Box)
     ):
         feature = space.feature_space
-        return encoded_tensor(torch.from_numpy(numpy.zeros((0, *feature.shape), feature.dtype)))
+        return _data.tensor(torch.from_numpy(numpy.zeros((0, *feature.shape), feature.dtype)))
     return b""
-
-
-def decoded(value: bytes) -> object:
-    """The value of these bytes; None where there are none.
-
-    Raises:
-        ValueError: the bytes are of another kind.
-    """
-    kind = value[:1]
-    if kind == _TEXT:
-        return value[1:].decode("utf-8", "surrogatepass")
-    if kind == _TENSOR:
-        return _tensor_of(value)
-    if kind == _OBJECT:
-        return pickle.loads(value[1:])
-    if kind not in (b"", _NONE):
-        raise ValueError(
-            f"expected a value of bytes that begins with one of {_NONE + _TEXT + _TENSOR + _OBJECT!r}, got {kind!r}"
-        )
-    return None
-
-
-def _tensor_of(value: bytes) -> torch.Tensor:
-    width, ndim = value[1:3]
-    begin = 3 + width
-    end = begin + ndim * _NUMBER.size
-    dtype = getattr(torch, value[3:begin].decode())
-    shape = [number for (number,) in _NUMBER.iter_unpack(value[begin:end])]
-    # Torch may write to it.
-    elements = bytearray(value[end:])
-    return (
-        torch.frombuffer(elements, dtype=dtype).reshape(shape)
-        if elements
-        else torch.empty(shape, dtype=dtype, device="cpu")
-    )
 
 
 def stacked(
@@ -196,10 +92,6 @@ class Entry(NamedTuple):
     values: numpy.ndarray[Any, Any]
     is_tensor: bool
 
-    def encoded(self, value: object) -> bytes:
-        """One of the values as bytes."""
-        return encoded(value, self.names)
-
 
 def entry(
     names: Sequence[str], shape: Sequence[int], values: Sequence[Any], is_tensor: bool
@@ -212,21 +104,26 @@ def entry(
     return Entry(tuple(names), array.reshape(tuple(shape)), is_tensor)
 
 
-def _decoded_entry(names: Sequence[str], shape: Sequence[int], sent: Sequence[bytes]) -> Entry:
+def _decoded_entry(
+    names: Sequence[str], shape: Sequence[int], sent: Sequence[bytes], codec: Data
+) -> Entry:
     """The entry with values of these bytes. Where all values are tensors, an empty one is in the
     place of nothing.
 
     Raises:
-        ValueError: an object cannot be unpickled.
+        ValueError: a value cannot be read.
     """
     try:
-        values = list(map(decoded, sent))
+        values = list(map(codec.read, sent))
     except Exception as error:
-        raise ValueError(
-            f"{_shown(names)}: expected objects that can be unpickled, got {type(error).__name__}: {error}"
-        ) from error
+        told = (
+            f"expected objects that can be unpickled, got {type(error).__name__}: {error}"
+            if codec.allow_pickle
+            else str(error)
+        )
+        raise ValueError(f"{shown(names)}{told}") from error
     first: Any = next((value for value in values if isinstance(value, torch.Tensor)), None)
-    is_tensor = first is not None and all(not one or one.startswith(_TENSOR) for one in sent)
+    is_tensor = first is not None and all(not one or one.startswith(_data.TENSOR) for one in sent)
     if is_tensor:
         blank = first.new_zeros([0] * first.ndim)
         values = [value if one else blank for value, one in zip(values, sent, strict=True)]
@@ -236,13 +133,14 @@ def _decoded_entry(names: Sequence[str], shape: Sequence[int], sent: Sequence[by
 def with_values(
     data: tensordict.TensorDictBase,
     entries: Iterable[tuple[Sequence[str], Sequence[int], list[bytes]]],
+    codec: Data,
 ) -> tensordict.TensorDictBase:
-    """A batch of the engine with its values: of each entry the names, the shape, and the bytes of
-    each value.
+    """A batch of the engine with its values, which ``codec`` reads: of each entry the names, the
+    shape, and the bytes of each value.
     """
     members = data.get(MEMBERS, None)
     columns = () if members is None else [(MEMBERS, *path(key)) for key in members.keys(True, True)]
-    return placed(data, [_decoded_entry(*one) for one in entries], split_of(columns))
+    return placed(data, [_decoded_entry(*one, codec) for one in entries], split_of(columns))
 
 
 def placed(
@@ -253,7 +151,7 @@ def placed(
     """``data`` with these entries, and with the actions of agents in their groups."""
     for names, values, is_tensor in entries:
         if not is_tensor:
-            data.set(names, _stacked(values))
+            data.set(names, _data.stacked(values.reshape(-1).tolist(), values.shape))
     tensors = [_Tensors(names, values, True) for names, values, is_tensor in entries if is_tensor]
     tensors += [
         _Tensors(path(key), _of_agents(data, columns), False) for key, columns in split.items()
@@ -287,27 +185,16 @@ def _of_agents(data: tensordict.TensorDictBase, columns: list[Key]) -> numpy.nda
     ).values
 
 
-def _stacked(
-    values: numpy.ndarray[Any, Any],
-) -> tensordict.NonTensorData | tensordict.NonTensorStack:
-    """An array of objects as a stack, each of whose entries is any object."""
-    if values.ndim == 0:
-        return tensordict.NonTensorData(values.item())
-    if not values.size:
-        return tensordict.NonTensorData(None, batch_size=values.shape)
-    # Slices stay arrays, whatever objects are in them.
-    rows = (values[place : place + 1].reshape(values.shape[1:]) for place in range(len(values)))
-    return tensordict.NonTensorStack(*map(_stacked, rows), stack_dim=0)
-
-
 def repeated(
-    value: bytes, shape: Sequence[int]
+    value: bytes, shape: Sequence[int], codec: Data
 ) -> torch.Tensor | tensordict.NonTensorData | tensordict.NonTensorStack:
-    """An entry of this shape that has the value of these bytes everywhere."""
-    one = decoded(value)
+    """An entry of this shape that has the value of these bytes, which ``codec`` reads,
+    everywhere.
+    """
+    one = codec.read(value)
     if isinstance(one, torch.Tensor):
         return one.expand((*shape, *one.shape)).clone()
-    return _stacked(entry((), shape, [one] * math.prod(shape), False).values)
+    return _data.stacked([one] * math.prod(shape), tuple(shape))
 
 
 def _with_tensors(
@@ -358,12 +245,16 @@ def _with_tensors(
 
 
 def without_values(
-    batch: tensordict.TensorDictBase,
+    batch: tensordict.TensorDictBase, codec: Data
 ) -> tuple[tensordict.TensorDictBase, list[tuple[tuple[str, ...], list[int], list[bytes]]]]:
     """What :func:`with_values` is given, of a batch with values."""
     rest, entries = parted(batch)
     return rest, [
-        (one.names, list(one.values.shape), list(map(one.encoded, one.values.reshape(-1).tolist())))
+        (
+            one.names,
+            list(one.values.shape),
+            [codec.write(value, one.names) for value in one.values.reshape(-1).tolist()],
+        )
         for one in entries
     ]
 
@@ -508,9 +399,13 @@ class Shown:
     Args:
         examples: the bytes of what is shown where there is no value, of each entry.
         action_keys: the actions that the environment takes.
+        codec: reads values.
     """
 
-    def __init__(self, examples: Iterable[tuple[Key, bytes]], action_keys: Iterable[Key]) -> None:
+    def __init__(
+        self, examples: Iterable[tuple[Key, bytes]], action_keys: Iterable[Key], codec: Data
+    ) -> None:
+        self._codec = codec
         self.examples = dict(examples)
         #: Actions of agents that differ from each other, with the columns of each.
         self.split = split_of(action_keys)
@@ -552,9 +447,11 @@ class Shown:
             return True
         own = self._entries[names]
         values = values_of(parent, names[-1], parent.ndim, own.is_tensor)
-        return list(map(own.encoded, values)) == list(
-            map(own.encoded, own.values.reshape(-1).tolist())
+        now, before = (
+            [self._codec.write(value, names) for value in each]
+            for each in (values, own.values.reshape(-1).tolist())
         )
+        return now == before
 
     def value(self, key: Key, numbers: torch.Tensor) -> object:
         """The values with these numbers, as a policy is given them that is called with tensors:
@@ -563,11 +460,16 @@ class Shown:
         return self._entry(key, numbers).values.tolist()
 
     def _entry(self, key: Key, numbers: torch.Tensor) -> Entry:
-        return _decoded_entry(
-            path(key),
-            numbers.shape,
-            [self._values[number] or self.examples[key] for number in numbers.flatten().tolist()],
-        )
+        example, limit = self.examples[key], self._codec.limit
+        sent = [self._values[number] or example for number in numbers.flatten().tolist()]
+        if (
+            limit is not None
+            and (shown_as := sum(one is example for one in sent)) * len(example) > limit
+        ):
+            raise ValueError(
+                f"{shown(path(key))}an example of {len(example)} bytes stands for {shown_as} values: expected {limit} bytes at most"
+            )
+        return _decoded_entry(path(key), numbers.shape, sent, self._codec)
 
     def parted(self, returned: tensordict.TensorDictBase) -> tensordict.TensorDictBase:
         """What a policy has written, with actions of agents in their columns."""

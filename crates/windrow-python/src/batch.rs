@@ -184,6 +184,24 @@ pub(crate) fn to_python<'py>(py: Python<'py>, dict: &TensorDict) -> PyResult<Bou
     named_after(py, dict, None)
 }
 
+/// As [`to_python`], of weights: these may come from anywhere, and none of their values is read as
+/// more than numbers.
+///
+/// # Errors
+/// `ValueError` for values of bytes.
+pub(crate) fn weights_to_python<'py>(
+    py: Python<'py>,
+    weights: &TensorDict,
+) -> PyResult<Bound<'py, PyAny>> {
+    let is_bytes = |(_, tensor): &(_, &Tensor)| tensor.dtype() == DType::Bytes;
+    match weights.leaves().find(is_bytes) {
+        None => numbers_of(py, weights, None),
+        Some((key, _)) => Err(PyValueError::new_err(format!(
+            "expected weights of numbers, got {key:?} with values of variable size"
+        ))),
+    }
+}
+
 /// As [`to_python`], with `device` as the device of the `TensorDict` and of those in it. It is a
 /// name only: all tensors are on the CPU.
 pub(crate) fn named_after<'py>(
@@ -204,6 +222,9 @@ pub(crate) fn named_after<'py>(
         false => gil::call_method(&gil::ports(py)?, "with_values", (made, values)),
     }
 }
+
+/// Begins a value of bytes that is a pickled object: see `windrow._objects`.
+pub(crate) const OBJECT: u8 = b'o';
 
 /// The entry with the actions of groups whose members differ from each other, one for each member:
 /// `windrow._values` joins them.

@@ -338,7 +338,7 @@ impl CollectorCore {
     fn weights<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let core = self.here()?;
         let weights = py.detach(|| core.handle.policy_weights());
-        batch::to_python(py, &weights)
+        batch::weights_to_python(py, &weights)
     }
 
     /// Seeds everything; the seed of the last environment.

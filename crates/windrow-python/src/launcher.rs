@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use windrow::remote::Address;
 use windrow::{CollectorBuilder, CommandLauncher, Invitation, Launched, Launcher, error_chain};
 
+use crate::batch;
 use crate::gil::attach;
 
 /// Adds the class.
@@ -58,7 +59,8 @@ impl PyCommandLauncher {
     }
 }
 
-/// The same builder with the launcher `launcher`.
+/// The same builder with the launcher `launcher`, whose workers may send pickled objects where that
+/// is `allow_pickle`.
 ///
 /// # Errors
 /// `TypeError` for an object without the methods of one, `ValueError` for an address or a patience
@@ -66,7 +68,12 @@ impl PyCommandLauncher {
 pub(crate) fn added_to(
     builder: CollectorBuilder,
     launcher: &Bound<'_, PyAny>,
+    allow_pickle: bool,
 ) -> PyResult<CollectorBuilder> {
+    let builder = match allow_pickle {
+        true => builder,
+        false => builder.refused_values(batch::OBJECT),
+    };
     if let Ok(command) = launcher.cast::<PyCommandLauncher>() {
         return Ok(builder.launcher(command.get().inner.clone()));
     }

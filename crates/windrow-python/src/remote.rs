@@ -33,9 +33,6 @@ use crate::policy::{BESIDE, PolicyRecipe};
 use crate::process::Own;
 use crate::{batch, error, gil, plain, server};
 
-/// Begins a value of bytes that is a pickled object: see `windrow._values`.
-const OBJECT: u8 = b'o';
-
 /// Adds the classes.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<RemoteServerCore>()?;
@@ -64,6 +61,8 @@ struct Options {
     key: Option<Hidden>,
     authority: Option<String>,
     server_name: Option<String>,
+    /// Whether pickled objects may cross.
+    allow_pickle: bool,
     max_message_bytes: usize,
     max_weights_bytes: usize,
     /// Seconds: of a call of a client, or for which the server gathers observations.
@@ -97,12 +96,15 @@ impl Options {
     }
 
     /// The longest messages that are read: a length is checked before memory is taken for it.
-    /// Objects do not travel: to read one runs code.
+    /// Objects do not travel unless the user allows it: to read one runs code.
     fn limits(&self) -> Limits {
-        Limits::new()
+        let limits = Limits::new()
             .message(self.max_message_bytes)
-            .weights(self.max_weights_bytes)
-            .refused_values(OBJECT)
+            .weights(self.max_weights_bytes);
+        match self.allow_pickle {
+            true => limits,
+            false => limits.refused_values(batch::OBJECT),
+        }
     }
 
     fn timeout(&self) -> PyResult<Duration> {
@@ -315,7 +317,10 @@ impl RemoteWeightsCore {
                 set.map_err(|error| PyValueError::new_err(error_chain(&error)))?;
             }
         }
-        Ok(Some((newest.version, batch::to_python(py, &weights)?)))
+        Ok(Some((
+            newest.version,
+            batch::weights_to_python(py, &weights)?,
+        )))
     }
 }
 

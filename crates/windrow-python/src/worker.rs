@@ -119,6 +119,7 @@ pub(crate) fn uses_torch<'py>(
 
 /// The recipe by which worker processes make the environments `env`, after a call of `init_fn`;
 /// they observe `is_init` where `init`. Torch begins with `seed`, where the environments use it.
+/// They send objects where that is `allow_pickle`, otherwise data alone.
 ///
 /// # Errors
 /// `TypeError` naming what cannot be pickled.
@@ -126,11 +127,15 @@ pub(crate) fn env_recipe(
     env: &Bound<'_, PyAny>,
     kwargs: Option<&Bound<'_, PyDict>>,
     init_fn: Option<&Bound<'_, PyAny>>,
-    init: bool,
-    seed: u64,
+    allow_pickle: bool,
+    (init, seed): (bool, u64),
 ) -> PyResult<EnvRecipe> {
     sent_envs(
-        pickled(env.py(), "environments", (env, kwargs, init_fn))?,
+        pickled(
+            env.py(),
+            "environments",
+            (env, kwargs, init_fn, allow_pickle),
+        )?,
         init,
         seed,
     )

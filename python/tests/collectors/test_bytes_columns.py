@@ -15,11 +15,11 @@ import pytest
 
 pytest.importorskip("torchrl")
 
-import windrow.envs as envs
-from telling import TEXT, Both, has_both
-from windrow._values import decoded, encoded
-from windrow.collectors import AsyncBatchedCollector, Collector, CommandLauncher, MultiSyncCollector
-from windrow.data import LazyMemmapStorage, ReplayBuffer, SliceSampler
+import windrow.envs as envs  # noqa: E402
+from telling import TEXT, Both, has_both  # noqa: E402
+from windrow._objects import Objects  # noqa: E402
+from windrow.collectors import AsyncBatchedCollector, Collector, CommandLauncher, MultiSyncCollector  # noqa: E402
+from windrow.data import LazyMemmapStorage, ReplayBuffer, SliceSampler  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:environments written in Python share:UserWarning"),
@@ -120,12 +120,12 @@ def test_a_mapped_buffer_has_them_after_its_process_was_killed(tmp_path: Path) -
 
 @pytest.mark.parametrize("value", ["", "text", "\ud800", None, 3, b"bytes", ("a", 1), [None]])
 def test_objects_are_what_they_were(value: Any) -> None:
-    back = decoded(encoded(value, ["entry"]))
+    back = Objects().read(Objects().write(value, ["entry"]))
     assert back == value and type(back) is type(value)
 
 
 def test_none_is_a_value_that_needs_no_pickle() -> None:
     assert (
-        encoded(None, ["entry"])[:1] not in (b"", encoded(3, ["entry"])[:1])
-        and decoded(b"") is None
+        Objects().write(None, ["entry"])[:1] not in (b"", Objects().write(3, ["entry"])[:1])
+        and Objects().read(b"") is None
     )

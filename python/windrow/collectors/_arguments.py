@@ -224,6 +224,12 @@ class _Workers(Arguments, group="Where workers run"):
         more="workers on other machines connect to this process, and are worker processes in all else, see ``placement``",
         default=None,
     )
+    allow_pickle: bool = argument(
+        "read objects that workers of a launcher send, which run their code here",
+        more="without it, all that comes from them is data: numbers, text, tensors, lists and dictionaries; their errors cross as built-in "
+        "exceptions, or as their text. Workers that this machine has started send objects in any case, and so do actors of ``RayCollector``",
+        default=False,
+    )
     on_loss: Literal["raise", "continue"] | int = argument(
         "where a worker fails: raise, continue without it, or how often each is replaced",
         default="raise",

@@ -275,6 +275,7 @@ class BaseCollector(Control):
             "init_fn": arguments.init_fn,
             "worker_threads": arguments.num_sub_threads,
             "launcher": arguments.launcher,
+            "allow_pickle": arguments.launcher is None or bool(arguments.allow_pickle),
         }
 
     def _warn_of_rounding(self, asked: int | float | Sequence[int]) -> None:

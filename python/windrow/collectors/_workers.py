@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from windrow._arguments import each_of, warn_ignored
+from windrow._codecs import codec
 from windrow._lazy import torch
 from windrow._types import WorkerDevices
 from windrow._windrow import CollectorCore
@@ -39,6 +40,7 @@ class Workers:
 
     def __init__(self, name: str, arguments: CollectorArguments, *, single: bool) -> None:
         self._remote: list[Any] = []
+        self._answers = codec(arguments.launcher is None or arguments.allow_pickle)
         self.given, repeated = _environments(name, arguments, single=single)
         self.count = repeated or len(self.given)
         self.together, makes = arguments.num_envs or 1, is_function(self.given[0])
@@ -81,7 +83,9 @@ class Workers:
 
     def move(self, core: CollectorCore) -> None:
         """Notes that the workers of ``core`` are in processes of their own."""
-        self._remote = [RemoteEnv(core, worker) for worker in range(self.count)]
+        self._remote = [
+            RemoteEnv(core, worker, answers=self._answers) for worker in range(self.count)
+        ]
 
     def move_some(self, members: dict[int, ParallelMembers]) -> None:
         """Notes that the only environment of some workers, by number, is in a process of its

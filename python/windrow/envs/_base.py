@@ -11,6 +11,7 @@ from windrow._lazy import module, torch
 from windrow._lazy import tensordict as td
 from windrow._numbers import whole
 from windrow._types import AnyTransform, Device
+from windrow._codecs import own
 from windrow._values import public, with_actions, with_values
 from windrow._values import stacked as stacked_steps
 from windrow._windrow import EnvHandle
@@ -565,4 +566,4 @@ class EnvBase(Described, metaclass=Counterpart):
             strict=True,
         ):
             root.set(name, flag)
-        return with_values(root, values) if values else root
+        return with_values(root, values, own()) if values else root

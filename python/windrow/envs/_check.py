@@ -6,6 +6,7 @@ from windrow import _fence
 from windrow._lazy import tensordict as td
 from windrow._lazy import torch
 from windrow._types import Env
+from windrow._codecs import own
 from windrow._values import parted, without_values
 from windrow.envs._base import EnvBase
 from windrow.envs._counterpart import is_windrows
@@ -31,7 +32,8 @@ def check_env(env: Env, *, steps: int = 100, seed: int = 0) -> None:
     """
     env = _own(env)
     first, second = (
-        without_values(rollout) for rollout in (_checked(env, steps, seed), _play(env, steps, seed))
+        without_values(rollout, own())
+        for rollout in (_checked(env, steps, seed), _play(env, steps, seed))
     )
     for (names, _, values), (_, _, again) in zip(first[1], second[1], strict=True):
         assert values == again, (

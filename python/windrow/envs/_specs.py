@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from windrow._lazy import module, numpy, tensordict, torch
 from windrow._types import Array, Device
 
-_values = module("windrow._values")
+_codecs, _values = module("windrow._codecs"), module("windrow._values")
 
 Key = str | tuple[str, ...]
 
@@ -197,7 +197,7 @@ class Spec:
         or an example.
         """
         if self.is_bytes:
-            return _values.repeated(self._leaf.example, (*shape, *self._shape))
+            return _values.repeated(self._leaf.example, (*shape, *self._shape), _codecs.own())
         return torch.zeros((*shape, *self._shape), dtype=self.dtype, device=self.device or "cpu")
 
     def one(self, shape: tuple[int, ...] = ()) -> torch.Tensor:

@@ -3,14 +3,8 @@
 import contextlib
 import copy
 import itertools
-import os
-import pickle
-import secrets
-import socket
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
-from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, Self, TypeVar
 
 from windrow import _needs
@@ -22,9 +16,9 @@ from windrow._windrow import PATIENCE, ClientCore, ServerCore
 from windrow.collectors._ending import ALIVE, Ending
 from windrow.collectors._workers import device_of
 from windrow.envs._specs import Key
+from windrow.modules._door import Door, RemoteClient
 from windrow.policies.served import Figures
 from windrow.policies.weights import check_model, copy_weights, devices_of, tensors_of, weights_of
-from windrow.processes import exceptions
 
 _acting = module("windrow.policies.acting")
 T = TypeVar("T")
@@ -72,8 +66,14 @@ class ServerArguments(Arguments):
         "where answers hold the version of the weights that made them, int64; None for nowhere",
         default="policy_version",
     )
+    allow_pickle: bool = argument(
+        "let objects cross between this process and clients in others, by pickle",
+        more="where ``client(allow_pickle=True)`` says so, too: whoever sends an object can run any code where it is read. Without it, requests and "
+        "answers of other processes are data: tensors, numbers, text, lists and dictionaries of these",
+        default=False,
+    )
     transport: object = ignored(
-        "clients of this process hand requests over in memory, pickled ones through a socket",
+        "clients of this process hand requests over in memory, those of others through a socket",
         default="auto",
     )
     service_backend: str = ignored(_THREAD, default="thread")
@@ -107,6 +107,10 @@ class InferenceServer(Ending):
     another call. An error of the model is raised by those requests that it was called with, and the
     server goes on.
 
+    Between processes, requests and answers are data, and answers are on the CPU or on the device
+    that the request's TensorDict names. Errors that are not built in become a ``RuntimeError`` that
+    names their type.
+
     Raises:
         TypeError: an argument is missing, unknown or of the wrong type.
         ValueError: an argument has a value that cannot be used.
@@ -133,13 +137,14 @@ class InferenceServer(Ending):
         _needs.torch("InferenceServer")
         self._model = _Model(arguments)
         self._figures = Figures(arguments.max_batch_size)
+        self._allow_pickle = bool(arguments.allow_pickle)
         self._core = ServerCore(
             self._model.evaluate,
             arguments.max_batch_size,
             arguments.min_batch_size,
             arguments.timeout,
         )
-        self._door: _Door | None = None
+        self._door: Door | None = None
         self._opening = threading.Lock()
         ALIVE.add(self)
 
@@ -157,19 +162,25 @@ class InferenceServer(Ending):
     def __enter__(self) -> Self:
         return self if self._started else self.start()
 
-    def client(self) -> "InferenceClient":
+    def client(self, *, allow_pickle: bool = False) -> "InferenceClient":
         """One who asks. A client that is pickled asks from the process where it is read, through a
         socket.
 
+        Args:
+            allow_pickle: read objects of the server there, and send it some; the server has to
+                allow that, too.
+
         Raises:
             RuntimeError: the server was not started, or has ended.
+            ValueError: the server does not allow objects.
         """
         self._check_running()
-        return InferenceClient(self)
+        self._check_allows(allow_pickle)
+        return InferenceClient(self, allow_pickle)
 
-    def clients(self, num_clients: int) -> "list[InferenceClient]":
-        """So many clients."""
-        return [self.client() for _ in range(num_clients)]
+    def clients(self, num_clients: int, *, allow_pickle: bool = False) -> "list[InferenceClient]":
+        """``num_clients`` clients, each as of :meth:`client`."""
+        return [self.client(allow_pickle=allow_pickle) for _ in range(num_clients)]
 
     @property
     def is_alive(self) -> bool:
@@ -281,12 +292,18 @@ class InferenceServer(Ending):
         if self._ended:
             raise RuntimeError("the inference server was shut down")
 
-    def _opened(self) -> "_Door":
+    def _check_allows(self, allow_pickle: bool) -> None:
+        if allow_pickle and not self._allow_pickle:
+            raise ValueError(
+                "client(allow_pickle=True) needs a server that lets objects cross: InferenceServer(..., allow_pickle=True)"
+            )
+
+    def _opened(self) -> Door:
         """Where clients of other processes ask."""
         with self._opening:
             self._check_running()
             if self._door is None:
-                self._door = _Door(self)
+                self._door = Door(self, self._allow_pickle)
             return self._door
 
     def __repr__(self) -> str:
@@ -306,13 +323,14 @@ class InferenceClient:
         Exception: what the model has raised.
     """
 
-    def __init__(self, server: InferenceServer) -> None:
+    def __init__(self, server: InferenceServer, allow_pickle: bool = False) -> None:
         # Keeps the server alive.
         self._server = server
+        self._allow_pickle = allow_pickle
         self._core: ClientCore = server._core.client()
 
     def __call__(self, tensordict: "tensordict.TensorDictBase") -> "tensordict.TensorDictBase":
-        return self._answer_to(tensordict, _context())
+        return self._answer_to(tensordict, _acting.context())
 
     def _answer_to(
         self, tensordict: "tensordict.TensorDictBase", context: str | None
@@ -328,85 +346,7 @@ class InferenceClient:
             model.answers.pop(number, None)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return RemoteClient, self._server._opened().address
-
-
-class RemoteClient:
-    """An :class:`InferenceClient` in another process than its server."""
-
-    def __init__(self, address: str, key: bytes) -> None:
-        self._made_with = address, key
-        self._lock = threading.Lock()
-        self._connection: Connection | None = None
-
-    def __call__(self, tensordict: "tensordict.TensorDictBase") -> "tensordict.TensorDictBase":
-        with self._lock:
-            try:
-                if self._connection is None:
-                    self._connection = Client(self._made_with[0], authkey=self._made_with[1])
-                self._connection.send_bytes(pickle.dumps((tensordict, _context())))
-                is_raised, value = pickle.loads(self._connection.recv_bytes())
-            except (EOFError, OSError) as error:
-                self._connection = None
-                raise RuntimeError(
-                    "the inference server has ended: its process closed the connection"
-                ) from error
-            except BaseException:
-                # Its answer is on the way, and must not be taken for that of the next request.
-                self._connection = None
-                raise
-        if is_raised:
-            raise exceptions.received(value)
-        return value
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return RemoteClient, self._made_with
-
-
-class _Door:
-    """A socket by which clients of other processes of this machine ask, with a thread for each."""
-
-    def __init__(self, server: InferenceServer) -> None:
-        self._server = weakref.ref(server)
-        key = secrets.token_bytes(32)
-        self._listener = Listener(authkey=key)
-        self.address = self._listener.address, key
-        self._guests: set[Connection] = set()
-        threading.Thread(target=self._receive, name="windrow-door", daemon=True).start()
-
-    def close(self) -> None:
-        """To be called once the server has ended."""
-        # A thread that waits does not notice that others close what it waits for.
-        with contextlib.suppress(Exception):
-            Client(self.address[0], authkey=self.address[1]).close()
-        for guest in list(self._guests):
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(guest.fileno())) as end:
-                end.shutdown(socket.SHUT_RDWR)
-
-    def _receive(self) -> None:
-        with self._listener:
-            while (server := self._server()) is not None and not server._ended:
-                del server
-                # Others may come too, and know no key.
-                with contextlib.suppress(Exception):
-                    guest = self._listener.accept()
-                    self._guests.add(guest)
-                    threading.Thread(
-                        target=self._serve, args=(guest,), name="windrow-guest", daemon=True
-                    ).start()
-
-    def _serve(self, guest: Connection) -> None:
-        with guest, contextlib.suppress(EOFError, OSError, RuntimeError):
-            server = self._server()
-            client = None if server is None else server.client()
-            while client is not None:
-                tensordict, context = pickle.loads(guest.recv_bytes())
-                try:
-                    answer = pickle.dumps((False, client._answer_to(tensordict, context)))
-                except Exception as error:
-                    answer = pickle.dumps((True, exceptions.sent(error)))
-                guest.send_bytes(answer)
-        self._guests.discard(guest)
+        return RemoteClient, (*self._server._opened().address, self._allow_pickle)
 
 
 class _Model:
@@ -491,14 +431,6 @@ class _Model:
         with self.lock:
             copy_weights(tensors_of(self.served), weights)
             self.version += 1
-
-
-def _context() -> str | None:
-    """The exploration type that holds in this thread, if one was set."""
-    from tensordict.nn.probabilistic import interaction_type
-
-    kind = interaction_type()
-    return None if kind is None else kind.name.lower()
 
 
 @contextlib.contextmanager

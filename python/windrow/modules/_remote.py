@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from windrow import _needs, envs
+from windrow import _codecs, _needs, envs
 from windrow._arguments import Arguments, argument, takes
 from windrow._numbers import at_least, real
 from windrow._types import Env, Policy, Weights
@@ -60,6 +60,11 @@ class RemoteArguments(Arguments):
         default=None,
         check=_tls,
     )
+    allow_pickle: bool = argument(
+        "let objects cross, by pickle, where the other end lets them too",
+        more="whoever sends an object can run any code where it is read. Without it, all that crosses is data",
+        default=False,
+    )
     max_message_bytes: int = argument(
         "bytes of a request or an answer, at most", default=4 << 20, check=at_least(1024)
     )
@@ -69,7 +74,14 @@ class RemoteArguments(Arguments):
 
     def options(self) -> dict[str, Any]:
         """What the engine takes."""
-        names = ("address", "token", "max_message_bytes", "max_weights_bytes", "timeout")
+        names = (
+            "address",
+            "token",
+            "allow_pickle",
+            "max_message_bytes",
+            "max_weights_bytes",
+            "timeout",
+        )
         return {**{name: getattr(self, name) for name in names}, **(self.tls or {})}
 
 
@@ -212,8 +224,9 @@ class RemoteServer(Ending):
     @takes(ServerArguments)
     def __init__(self, arguments: ServerArguments) -> None:
         _needs.torch("RemoteServer")
+        codec = _codecs.codec(arguments.allow_pickle, arguments.max_message_bytes)
         conditions = Conditions(
-            exploration_name(arguments.exploration_type), threads=True, served=True
+            exploration_name(arguments.exploration_type), threads=True, served=True, codec=codec
         )
         choice = choose(
             arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env

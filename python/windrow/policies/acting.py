@@ -83,6 +83,12 @@ def aggregation() -> bool | None:
     return shared_modes._composite_lp_aggregate.get_mode()
 
 
+def context() -> str | None:
+    """The exploration type that holds in this thread, if one was set."""
+    kind = probabilistic.interaction_type()
+    return None if kind is None else kind.name.lower()
+
+
 @contextlib.contextmanager
 def acting(exploration_type: str, aggregates: bool | None) -> Iterator[None]:
     """Lets this thread act in this context, as :func:`act_from_now_on` does."""

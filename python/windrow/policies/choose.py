@@ -17,6 +17,7 @@ from windrow.modules import RandomPolicy
 from windrow.policies.weights import BESIDE, devices_of, original, source_of, weights_of, widened
 
 if TYPE_CHECKING:
+    from windrow._data import Data
     from windrow.policies.audit import Audit
     from windrow.policies.beside import Beside
     from windrow.policies.lower.lowering import Lowered
@@ -59,6 +60,7 @@ class Conditions:
             None to call it each time.
         room: bytes for the state beside its weights that is published with them; 0 where a policy
             acts as it is.
+        codec: reads values that no array holds; None for one of this program's own.
         pid: the process that has the user's own policy.
     """
 
@@ -76,6 +78,7 @@ class Conditions:
     rows: int | None = None
     warmup: int | None = None
     room: int = 0
+    codec: Data | None = None
     pid: int = field(default_factory=os.getpid)
 
 

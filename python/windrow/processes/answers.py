@@ -7,11 +7,10 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+from windrow._codecs import codec, own
 from windrow.collectors import _env_states, _statistics
 from windrow.envs._factory import Factory, env_of
 from windrow.processes import setup
-from windrow.processes.exceptions import sent
-from windrow.processes.pickling import dumps
 from windrow.processes.together import attribute_of, is_value
 
 
@@ -20,9 +19,16 @@ def answer(request: bytes) -> bytes:
     whether an exception was raised, and it or what was asked for.
     """
     try:
-        return dumps((False, _answered(*pickle.loads(request))))
+        asked = pickle.loads(request)
+        is_raised, told = False, own().write(_answered(*asked), _names(*asked))
     except BaseException as error:
-        return pickle.dumps((True, sent(error)))
+        is_raised, told = True, own().write_error(error)
+    return codec(False).write((is_raised, told))
+
+
+def _names(verb: str, *arguments: Any) -> list[str]:
+    """The names that lead to what was asked for, for messages."""
+    return [str(name) for _, name in arguments[0]] if verb in ("get", "call") else []
 
 
 def _answered(verb: str, *arguments: Any) -> Any:

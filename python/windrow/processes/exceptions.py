@@ -1,16 +1,21 @@
-"""Exceptions of other processes, with their tracebacks as text."""
+"""Exceptions of other processes as data: type by name, message and traceback as text."""
 
 from __future__ import annotations
 
-import pickle
+import builtins
 import traceback
 from typing import Any
 
-from windrow.processes.pickling import dumps
-
-#: Exceptions that take more bytes than this are sent as text, which is cut to this number of
-#: characters.
+#: Text that is longer is cut to this number of characters.
 _LONG = 1 << 20
+
+#: The exceptions that are made again, by name. Others stand for an end of the program, which is
+#: nobody else's to say.
+_BUILT_IN = {
+    f"builtins.{name}": kind
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, Exception)
+}
 
 
 class RemoteTraceback(Exception):
@@ -26,22 +31,32 @@ class RemoteTraceback(Exception):
         return f"in a worker process:\n{self.lines}"
 
 
-def sent(error: BaseException) -> bytes:
-    """An exception of a worker process, as bytes."""
+def described(error: BaseException) -> tuple[Any, ...]:
+    """What :func:`made_of` takes, all of it data: the name of the type, the message, the traceback,
+    the arguments where they are plain, the notes, and whether it is a failure rather than an
+    interruption.
+    """
     # What no encoding knows, such as the name of a file, is written as an escape.
     lines = _cut(
         "".join(traceback.format_exception(error)).encode(errors="backslashreplace").decode()
     )
     name = f"{type(error).__module__}.{type(error).__qualname__}"
-    message = _cut(traceback.format_exception_only(error)[-1].strip())
-    try:
-        pickled = dumps(error)
-        # Some can be written, and not be read again: their constructors have other arguments.
-        pickle.loads(pickled)
-        pickled = pickled if len(pickled) <= _LONG else b""
-    except BaseException:
-        pickled = b""
-    return pickle.dumps((pickled, name, message, lines, isinstance(error, Exception)))
+    told = traceback.TracebackException(type(error), error, None)
+    told.__notes__ = None
+    message = _cut("".join(told.format_exception_only()).strip())
+    are_plain = (
+        all(type(one) in (str, bytes, int, float, bool, type(None)) for one in error.args)
+        and len(repr(error.args)) <= _LONG
+    )
+    notes = tuple(_cut(note) for note in getattr(error, "__notes__", ()) if type(note) is str)
+    return (
+        name,
+        message,
+        lines,
+        error.args if are_plain else None,
+        notes,
+        isinstance(error, Exception),
+    )
 
 
 def _cut(text: str) -> str:
@@ -51,19 +66,31 @@ def _cut(text: str) -> str:
     )
 
 
-def received(sent: bytes) -> BaseException:
-    """The exception that :func:`sent` has written: of its own type where that can be read here,
-    otherwise a ``RuntimeError`` that names the type. Its cause has the traceback.
+def made_of(
+    name: str,
+    message: str,
+    lines: str,
+    args: tuple[Any, ...] | None,
+    notes: tuple[str, ...],
+    is_failure: bool,
+) -> BaseException:
+    """The exception that was :func:`described`: of its own type where that is built in, otherwise a
+    ``RuntimeError`` that names the type, or a ``KeyboardInterrupt``. Its cause has the traceback.
     """
-    pickled, name, message, text, is_failure = pickle.loads(sent)
-    error: Any = None
-    if pickled:
-        try:
-            error = pickle.loads(pickled)
-        except Exception:
-            pass
-    if not isinstance(error, BaseException):
+    error = _built_in(name, args)
+    if error is None:
         error = RuntimeError(message) if is_failure else KeyboardInterrupt(message)
         error.add_note(f"It was {name}, which cannot be sent from a worker process.")
-    error.__cause__ = RemoteTraceback(text.rstrip())
+    for note in notes:
+        error.add_note(note)
+    error.__cause__ = RemoteTraceback(lines.rstrip())
     return error
+
+
+def _built_in(name: str, args: tuple[Any, ...] | None) -> BaseException | None:
+    """The exception of this name, if it is built in and takes these arguments."""
+    kind = _BUILT_IN.get(name)
+    try:
+        return None if kind is None or args is None else kind(*args)
+    except Exception:
+        return None

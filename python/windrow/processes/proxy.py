@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from windrow._codecs import codec
+from windrow._data import Data
 from windrow._windrow import CollectorCore
-from windrow.processes.exceptions import received
 from windrow.processes.pickling import dumps
 
 if TYPE_CHECKING:
@@ -30,13 +30,18 @@ class Remote:
 
     Attributes and keys are read there, between two parts that the worker fills. Plain values,
     arrays, tensors and specs come back as copies; anything else is a ``Remote`` again. A method is
-    called there. Setting an attribute sets it there.
+    called there. Setting an attribute sets it there. ``answers`` reads what the process says: of
+    one that this program has started on this machine, objects too.
     """
 
     def __init__(
-        self, core: CollectorCore | EvaluatorProcess | ParallelMembers, worker: int, path: Path = ()
+        self,
+        core: CollectorCore | EvaluatorProcess | ParallelMembers,
+        worker: int,
+        path: Path = (),
+        answers: Data = codec(True),
     ) -> None:
-        vars(self).update(_core=core, _worker=worker, _path=path)
+        vars(self).update(_core=core, _worker=worker, _path=path, _answers=answers)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -57,7 +62,9 @@ class Remote:
         what, value = self._ask("get", path)
         if what == "value":
             return value
-        return (RemoteMethod if what == "callable" else Remote)(self._core, self._worker, path)
+        return (RemoteMethod if what == "callable" else Remote)(
+            self._core, self._worker, path, self._answers
+        )
 
     def _ask(self, *request: object) -> Any:
         return self._read(self._answer(*request))
@@ -66,10 +73,10 @@ class Remote:
         return self._core.call_worker(self._worker, dumps(request))
 
     def _read(self, answer: bytes) -> object:
-        is_raised, value = pickle.loads(answer)
+        is_raised, told = codec(False).read(answer)
         if is_raised:
-            raise received(value)
-        return value
+            raise self._answers.read_error(told)
+        return self._answers.read(told)
 
 
 class RemoteMethod(Remote):

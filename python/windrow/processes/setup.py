@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from windrow import _codecs
 from windrow._warnings import Warning
 from windrow._windrow import tensors_to_bytes
 from windrow.envs import _convert
@@ -37,12 +38,15 @@ def environments(
     env: object,
     kwargs: dict[str, Any] | None,
     init_fn: Callable[[], object] | None,
+    allow_pickle: bool | None = None,
     *,
     is_quiet: bool = False,
 ) -> bytes:
     """How to make the environments ``env`` in another process, after a call of ``init_fn``. Windrow
     gives no warnings there if the process ``is_quiet``, or belongs to another worker than the
-    first: each of many would warn of the same.
+    first: each of many would warn of the same. Whether this process reads objects of that one,
+    where both ``allow_pickle``, and otherwise data alone; by default as this process may send them
+    itself.
 
     Raises:
         NoProcesses: something that they are made of cannot be sent; the error names it.
@@ -53,7 +57,10 @@ def environments(
         recipe = replace(recipe, env=_convert.Gift(recipe.env), own=False)  # type: ignore[call-arg,attr-defined]
     is_quiet = is_quiet or getattr(env, "number", 0) > 0
     sent = (_Origin(), _registered(), _number_type(), is_quiet, recipe, env, init_fn)
-    return pickled(sent, {"create_env_fn": env, "create_env_kwargs": kwargs, "init_fn": init_fn})
+    allow_pickle = _codecs.own().allow_pickle if allow_pickle is None else allow_pickle
+    return bytes((allow_pickle,)) + pickled(
+        sent, {"create_env_fn": env, "create_env_kwargs": kwargs, "init_fn": init_fn}
+    )
 
 
 def member(
@@ -126,7 +133,9 @@ def policy(core: object) -> bytes:
 
 def read_environments(sent: bytes) -> Recipe:
     """The recipe of the environments that :func:`environments` has sent."""
-    _, specs, number_type, is_quiet, recipe, given, init_fn = pickle.loads(sent)
+    # Before anything can fail that is sent back.
+    _codecs.become_elsewhere(bool(sent[0]))
+    _, specs, number_type, is_quiet, recipe, given, init_fn = pickle.loads(sent[1:])
     _take_number_type(number_type)
     if is_quiet:
         warnings.filterwarnings("ignore", module=r"windrow\b")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import ray
 from windrow import collectors
 from windrow._windrow import run_worker
-from windrow.processes import exceptions, setup
+from windrow._codecs import codec
+from windrow.processes import setup
 from windrow.processes.start import THREADS as LIMITS
 from windrow.ray import _session
 
@@ -37,10 +38,11 @@ def _sendable_errors(method: Callable[P, R]) -> Callable[P, R]:
         try:
             return method(*args, **kwargs)
         except BaseException as error:
-            made = exceptions.received(exceptions.sent(error))
+            objects = codec(True)
+            made = objects.read_error(objects.write_error(error))
             if error.__cause__ is not None:
                 # Pickle leaves it out.
-                vars(made)["_sent_cause"] = exceptions.sent(error.__cause__)
+                vars(made)["_sent_cause"] = objects.write_error(error.__cause__)
             raise made from error
 
     return checked

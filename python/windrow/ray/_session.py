@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from windrow import _needs, _windrow
 from windrow.collectors._ending import _end_all
-from windrow.processes.exceptions import RemoteTraceback, received
+from windrow._codecs import codec
+from windrow.processes.exceptions import RemoteTraceback
 
 if TYPE_CHECKING:
     import torch
@@ -185,7 +186,7 @@ def raise_cause(error: RayTaskError) -> NoReturn:
     if not isinstance(cause, BaseException):
         raise error
     sent = vars(cause).pop("_sent_cause", None)
-    raise cause from (RemoteTraceback(str(error)) if sent is None else received(sent))
+    raise cause from (RemoteTraceback(str(error)) if sent is None else codec(True).read_error(sent))
 
 
 class Sender:

@@ -13,7 +13,9 @@ from torchrl.data import tensor_specs as theirs
 from torchrl.envs import ActionMask, Compose, EnvBase, TransformedEnv
 
 from windrow import _fence
-from windrow._values import MEMBERS, encoded, encoded_tensor, joined, split_of, values_of
+from windrow import _data
+from windrow._codecs import own as codec
+from windrow._values import MEMBERS, joined, split_of, values_of
 from windrow._warnings import warn
 from windrow.envs._specs import DTYPES, Key, Leaf, delta_type, path, short
 
@@ -493,7 +495,7 @@ class _Unheld(NamedTuple):
             return [self.example if self.is_tensor else b""] * math.prod((*batch, *self.shape))
         parent = root.get(names[:-1]) if names[1:] else root
         values = values_of(parent, names[-1], len(batch) + len(self.shape), self.is_tensor)
-        return [encoded(value, names) for value in values]
+        return [codec().write(value, names) for value in values]
 
 
 def _unheld(env: EnvBase) -> dict[Key, _Unheld]:
@@ -513,9 +515,9 @@ def _unheld(env: EnvBase) -> dict[Key, _Unheld]:
         group = tuple(observed[names[:-1]].shape[batch:]) if names[1:] else ()
         if is_tensor:
             own = (max(dim, 0) for dim in spec.shape[batch + len(group) :])
-            found[key] = _Unheld(group, True, encoded_tensor(torch.zeros(*own, dtype=spec.dtype)))
+            found[key] = _Unheld(group, True, _data.tensor(torch.zeros(*own, dtype=spec.dtype)))
         else:
-            found[key] = _Unheld(group, False, encoded(spec.example_data, names))
+            found[key] = _Unheld(group, False, codec().write(spec.example_data, names))
     return found
 
 

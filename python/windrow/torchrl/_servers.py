@@ -91,9 +91,10 @@ class InferenceServer(_inference.InferenceServer):
             threading.Thread(target=self._serve, name="windrow-transport", daemon=True).start()
         return self
 
-    def client(self) -> InferenceClient:
+    def client(self, *, allow_pickle: bool = False) -> InferenceClient:
         self._check_running()
-        return InferenceClient(self)
+        self._check_allows(allow_pickle)
+        return InferenceClient(self, allow_pickle)
 
     def shutdown(self, timeout: float | None = 5.0) -> None:
         super().shutdown(timeout)

@@ -219,7 +219,8 @@ impl Local {
 fn program(chosen: &CollectorBuilder) -> Result<Program, BuildError> {
     #[cfg(feature = "remote")]
     if let Some(launcher) = &chosen.launcher {
-        return Ok(elsewhere::relay::program(Arc::clone(launcher)));
+        let launcher = Arc::clone(launcher);
+        return Ok(elsewhere::relay::program(launcher, chosen.refused_values));
     }
     Ok(or_current(chosen.worker_program.as_ref())?.into())
 }

@@ -44,6 +44,9 @@ pub struct CollectorBuilder {
     /// What starts workers somewhere else, in place of processes on this machine.
     #[cfg(all(target_os = "linux", feature = "remote"))]
     pub(crate) launcher: Option<Arc<dyn Launcher>>,
+    /// See [`refused_values`](Self::refused_values).
+    #[cfg(all(target_os = "linux", feature = "remote"))]
+    pub(crate) refused_values: Option<u8>,
 }
 
 /// Makes the environments of a worker.
@@ -69,6 +72,8 @@ impl CollectorBuilder {
             worker_program: None,
             #[cfg(all(target_os = "linux", feature = "remote"))]
             launcher: None,
+            #[cfg(all(target_os = "linux", feature = "remote"))]
+            refused_values: None,
         }
     }
 
@@ -88,6 +93,16 @@ impl CollectorBuilder {
     pub fn launcher(mut self, launcher: impl Launcher + 'static) -> Self {
         self.launcher = Some(Arc::new(launcher));
         self.placement(Placement::Processes)
+    }
+
+    /// First byte of values of variable size that workers of a [launcher](Self::launcher) may not
+    /// send, nor errors in a form of the program's own; none by default. A program that reads some
+    /// values as more than data, such as objects of an interpreter, names theirs.
+    #[cfg(all(target_os = "linux", feature = "remote"))]
+    #[must_use]
+    pub fn refused_values(mut self, first: u8) -> Self {
+        self.refused_values = Some(first);
+        self
     }
 
     /// Sets all plain options at once. Placement, delivery, inference and

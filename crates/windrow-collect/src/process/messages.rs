@@ -12,6 +12,8 @@ use windrow_slab::{RecordSpec, Shares};
 
 use super::parallel::messages::{MemberFault, RowsLayout};
 use crate::config::options::CollectorConfig;
+#[cfg(feature = "remote")]
+use crate::error::WorkerFault;
 use crate::error::{ErrorKind, SentError, WorkerError};
 use crate::probe::{Order, Recorded};
 use crate::shared::commands::Commands;
@@ -64,6 +66,31 @@ pub(super) enum FromWorker {
     Attached,
     /// What failed in a member, before its answer says that something has.
     MemberFault(MemberFault),
+}
+
+#[cfg(feature = "remote")]
+impl FromWorker {
+    /// What in it begins with the byte `first`, of that which only the program itself can read: an
+    /// example of an observation, or what it sends of errors.
+    pub(super) fn value_of(&self, first: u8) -> Option<&'static str> {
+        let begins = |bytes: &[u8]| bytes.first() == Some(&first);
+        let sent = match self {
+            Self::Specified(made) => {
+                let mut examples = made.spec.examples.iter();
+                return examples
+                    .any(|(_, example)| begins(example))
+                    .then_some("an example of an observation");
+            }
+            Self::Refused(refusal) => refusal.sent.as_ref(),
+            Self::Fault(error) | Self::LastFault(error) => match error.fault() {
+                WorkerFault::Remote { sent, .. } => sent.as_ref(),
+                _ => None,
+            },
+            Self::MemberFault(fault) => fault.sent(),
+            Self::Bound(_) | Self::Recorded(_) | Self::Returned(_) | Self::Attached => None,
+        };
+        sent.filter(|sent| begins(sent.bytes())).map(|_| "an error")
+    }
 }
 
 /// What a worker process makes its environments of, and what it collects.

@@ -35,6 +35,9 @@ pub(super) enum ServeError {
     )]
     Greeting(#[from] GreetingError),
     #[cfg(feature = "remote")]
+    #[error("the worker has sent {what} of a kind that this collector does not read")]
+    Refused { what: &'static str },
+    #[cfg(feature = "remote")]
     #[error("failed to start the worker")]
     Launch(#[source] Box<dyn Error + Send + Sync>),
     #[cfg(feature = "remote")]

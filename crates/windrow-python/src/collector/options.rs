@@ -48,6 +48,8 @@ pub(super) struct Options<'py> {
     worker_threads: usize,
     /// Starts workers somewhere else.
     launcher: Option<Bound<'py, PyAny>>,
+    /// Whether worker processes send pickled objects.
+    allow_pickle: bool,
 }
 
 impl<'py> Options<'py> {
@@ -126,7 +128,7 @@ impl<'py> Options<'py> {
         #[cfg(target_os = "linux")]
         {
             builder = match (&self.launcher, program) {
-                (Some(launcher), _) => launcher::added_to(builder, launcher)?,
+                (Some(launcher), _) => launcher::added_to(builder, launcher, self.allow_pickle)?,
                 (None, Some(program)) => builder.worker_program(program),
                 (None, None) => builder,
             };
@@ -152,7 +154,10 @@ impl<'py> Options<'py> {
         let written = envs.into_iter().zip(given).zip(seeds);
         let written = written.map(|((envs, (env, kwargs)), seed)| {
             let init_fn = self.init_fn.as_ref();
-            envs.written_as(|init| worker::env_recipe(env, kwargs.as_ref(), init_fn, init, seed))
+            envs.written_as(|init| {
+                let kwargs = kwargs.as_ref();
+                worker::env_recipe(env, kwargs, init_fn, self.allow_pickle, (init, seed))
+            })
         });
         written.collect()
     }

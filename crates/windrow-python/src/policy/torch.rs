@@ -89,7 +89,7 @@ impl TorchPolicy {
     fn call_with(&self, method: &str, weights: &Weights) -> Result<(), PolicyError> {
         attach(|py| {
             let call = || {
-                let weights = batch::to_python(py, weights)?;
+                let weights = batch::weights_to_python(py, weights)?;
                 let object = self.object(py)?;
                 gil::call_method(object.bind(py), method, (weights,)).map(drop)
             };

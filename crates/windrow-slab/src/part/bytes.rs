@@ -103,6 +103,21 @@ impl Part {
         Ok(())
     }
 
+    /// Whether a value of variable size begins with `first` in `bytes`, which
+    /// [`read_from`](Self::read_from) has taken.
+    #[must_use]
+    pub fn has_value_of(&self, first: u8, bytes: &[u8]) -> bool {
+        let Some((mut rows, values)) = bytes.split_at_checked(self.byte_len()) else {
+            return false;
+        };
+        let begins = |cell: Cell| cell.len > 0 && values.get(cell.start as usize) == Some(&first);
+        self.runs().any(|run| {
+            let (own, others) = rows.split_at(run.len);
+            rows = others;
+            run.dtype == DType::Bytes && cells(own).any(begins)
+        })
+    }
+
     fn arena(&self) -> Option<&Arena> {
         self.slab.arenas.get(self.ticket.part).map(Arc::as_ref)
     }

@@ -17,14 +17,14 @@ use windrow_peer::net::{
 };
 use windrow_peer::{
     ChildEnd, ControlBlock, ExchangeReader, Frame, FrameReader, LiveWriter, Program, Relay,
-    RelayEnd, WorkerLane, send,
+    RelayEnd, WorkerLane, decode, send,
 };
 use windrow_slab::{Layout, Part, RemoteRing};
 use windrow_sync::{catch_panic, error_chain, unpoisoned};
 
 use super::stream::{Beat, SILENCE, Said, StreamEnd};
 use crate::config::launcher::{Invitation, Launched, Launcher};
-use crate::process::messages::{Answer, Command, Fill, Ready, ToWorker};
+use crate::process::messages::{Answer, Command, Fill, FromWorker, Ready, ToWorker};
 use crate::process::serve_error::ServeError;
 use crate::process::weights::{WeightReceiver, bytes_of};
 
@@ -46,11 +46,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the launcher may take to learn how a worker has ended whose connection is lost.
 const NEWS: Duration = Duration::from_secs(1);
 
-/// Workers that `launcher` starts.
-pub(crate) fn program(launcher: Arc<dyn Launcher>) -> Program {
+/// Workers that `launcher` starts, and that may send no values that begin with the byte `refused`.
+pub(crate) fn program(launcher: Arc<dyn Launcher>, refused: Option<u8>) -> Program {
     Program::Relay(Relay::new(move |end| {
         let mut stderr = end.stderr.try_clone().ok();
-        match relay(&*launcher, end) {
+        match relay(&*launcher, refused, end) {
             // Somebody else has ended it, and knows why.
             Ok(()) | Err(ServeError::Ended) => {}
             Err(error) => {
@@ -63,7 +63,7 @@ pub(crate) fn program(launcher: Arc<dyn Launcher>) -> Program {
 }
 
 /// Starts a worker and passes on what both sides say, until one of them ends.
-fn relay(launcher: &dyn Launcher, end: RelayEnd) -> Result<(), ServeError> {
+fn relay(launcher: &dyn Launcher, refused: Option<u8>, end: RelayEnd) -> Result<(), ServeError> {
     let RelayEnd {
         end: parent,
         stderr,
@@ -80,6 +80,7 @@ fn relay(launcher: &dyn Launcher, end: RelayEnd) -> Result<(), ServeError> {
         worker: parsed.worker,
         parent: &parent,
         stream: &stream,
+        refused,
     };
     let passed = link.pass(hello, &watch);
     let is_killed = watch.end();
@@ -347,6 +348,8 @@ struct Link<'a> {
     worker: usize,
     parent: &'a ChildEnd,
     stream: &'a StreamEnd,
+    /// First byte of values that the worker may not send.
+    refused: Option<u8>,
 }
 
 /// What a worker process has in common with its collector.
@@ -456,6 +459,12 @@ impl Link<'_> {
                     if let (Answer::Filled { steps, .. }, Some(mut part)) = (&answer, part.take()) {
                         part.shorten(*steps);
                         part.read_from(&rows)?;
+                        if self
+                            .refused
+                            .is_some_and(|first| part.has_value_of(first, &rows))
+                        {
+                            return Err(ServeError::Refused { what: "a value" });
+                        }
                         part.commit();
                     }
                     shared.lane.send(&answer)?;
@@ -481,6 +490,12 @@ impl Link<'_> {
     }
 
     fn report(&self, message: Vec<u8>) -> Result<(), ServeError> {
+        if let Some(first) = self.refused {
+            let parsed: FromWorker = decode(&message)?;
+            if let Some(what) = parsed.value_of(first) {
+                return Err(ServeError::Refused { what });
+            }
+        }
         send(self.parent.socket(), &Frame::from(message))?;
         Ok(())
     }

@@ -54,6 +54,14 @@ pub(in crate::process) struct MemberFault {
     pub(super) sent: Option<SentError>,
 }
 
+#[cfg(feature = "remote")]
+impl MemberFault {
+    /// What was sent of the error beside its message.
+    pub(in crate::process) fn sent(&self) -> Option<&SentError> {
+        self.sent.as_ref()
+    }
+}
+
 /// How the rows of all members lie: one step, one part for each member.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(in crate::process) struct RowsLayout {

@@ -1,0 +1,238 @@
+"""Values as data, without pickle."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import traceback
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
+
+from windrow import _codecs
+from windrow._data import Data
+from windrow._objects import Objects
+
+DATA = Data()
+
+
+class Own(Exception):
+    """No built-in exception."""
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are of one type and content."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, (np.ndarray, np.generic)):
+        return (
+            type(one) is type(other)
+            and one.dtype == other.dtype
+            and one.shape == other.shape
+            and bool((one == other).all())
+        )
+    if isinstance(one, dict):
+        return (
+            type(other) is dict
+            and list(one) == list(other)
+            and all(same(one[key], other[key]) for key in one)
+        )
+    if isinstance(one, (list, tuple)):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, False, 0, -1, 255, -(2**70), 0.5, float("inf"), "", "text \ud800", b"", b"o\x80", [], (), {}, [1, "a", (2.5, None)],
+        {"a": 1, 2: [b"x"], (1, 2): {}}, {1, 2}, frozenset("ab"), torch.float16, torch.device("cpu"),
+        torch.arange(6).reshape(2, 3), torch.zeros(0, 4), torch.tensor(True), torch.ones(3, dtype=torch.bfloat16), torch.ones(2, dtype=torch.complex64),
+        np.arange(3, dtype=">i4").astype("<i4"), np.float32(1.5), np.zeros((2, 0)),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_data_comes_back_as_it_was(value: Any) -> None:
+    assert same(value, DATA.read(DATA.write(value)))
+
+
+def test_tensordicts_come_back_with_their_names_values_and_stacks() -> None:
+    parts = [TensorDict({"a": torch.ones(size)}) for size in (1, 2)]
+    given = TensorDict(
+        {
+            "text": NonTensorStack("one", "two", stack_dim=0),
+            "same": NonTensorData({"level": 3}, batch_size=[2]),
+            "nested": TensorDict(
+                {"x": torch.ones(2, 3, dtype=torch.float16)}, [2, 3], names=[None, "time"]
+            ),
+            "ragged": LazyStackedTensorDict(*parts, stack_dim=0),
+        },
+        [2],
+        device="cpu",
+    )
+    read = DATA.read(DATA.write(given))
+    assert read.batch_size == (2,) and read.device == torch.device("cpu")
+    assert read["text"] == ["one", "two"] and read.get("same").tolist() == [{"level": 3}] * 2
+    assert (
+        read["nested"].names == [None, "time"]
+        and (read["nested", "x"] == 1).all()
+        and read["nested", "x"].dtype == torch.float16
+    )
+    assert [len(part["a"]) for part in read["ragged"].unbind(0)] == [1, 2]
+
+
+def test_what_is_no_data_is_refused_by_its_name() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    for value, what in (
+        (object(), "a object"),
+        (circle, "a list"),
+        (np.array(["a"]), "a ndarray"),
+        (Own, "a type"),
+    ):
+        with pytest.raises(
+            TypeError,
+            match=rf"'?info'?, 'x'.*expected data .*got {what}.*allow_pickle=True at both ends",
+        ):
+            DATA.write({"x": value}, "info")
+
+
+class Trap:
+    """Runs code where it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return pytest.fail, ("unpickled",)
+
+
+def numbers(kind: bytes, name: bytes, shape: tuple[int, ...], elements: bytes = b"") -> bytes:
+    return (
+        kind
+        + bytes((len(name), len(shape)))
+        + name
+        + struct.pack(f"<{len(shape)}q", *shape)
+        + elements
+    )
+
+
+def listed(kind: bytes, count: int, *values: bytes) -> bytes:
+    return (
+        kind
+        + struct.pack("<Q", count)
+        + b"".join(struct.pack("<Q", len(value)) + value for value in values)
+    )
+
+
+def nested(depth: int) -> bytes:
+    value = b"n"
+    for _ in range(depth):
+        value = listed(b"l", 1, value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (b"o" + pickle.dumps(Trap()), "got a pickled object.*allow_pickle=True at both ends"),
+        (listed(b"l", 1, b"o" + pickle.dumps(Trap())), "no kind of value begins with b'o'"),
+        (numbers(b"r", b"float32", (2**31, 4)), "more places than the limit"),
+        (numbers(b"r", b"float32", (0, 2**62)), "more places than the limit"),
+        (numbers(b"r", b"float32", (-1, 4)), "no shape"),
+        (numbers(b"r", b"float32", (3,), bytes(8)), "8 bytes for a float32"),
+        (numbers(b"r", b"load", (1,), bytes(8)), "'load' is no type"),
+        (numbers(b"a", b"object", (1,), bytes(8)), "'object' is no type"),
+        (b"r\x07\xff", "shape is cut short"),
+        (listed(b"l", 2**40), "1099511627776 values in 0 bytes"),
+        (b"l" + struct.pack("<QQ", 1, 2**40), "a value of 1099511627776 bytes"),
+        (listed(b"l", 1, b"n") + b"x", "1 bytes behind"),
+        (nested(100), "at most 32 within each other"),
+        (listed(b"l", 70_000, *[listed(b"l", 0)] * 70_000), "at most 65536 lists"),
+        (
+            listed(b"D", 1, listed(b"u", 4, DATA.write((2**40,)), b"n", b"F", listed(b"u", 0))),
+            "more places than the limit",
+        ),
+        (listed(b"N", 2, DATA.write((2**40,)), DATA.write([None])), "more places than the limit"),
+        (b"?", "no kind of value"),
+    ],
+    ids=str,
+)
+def test_bytes_that_are_no_data_are_errors_before_anything_is_made_of_them(
+    given: bytes, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        DATA.read(given)
+
+
+def test_damaged_data_is_an_error_or_other_data() -> None:
+    given = TensorDict(
+        {
+            "a": torch.arange(3),
+            "b": NonTensorData("text"),
+            "c": TensorDict({"d": torch.zeros(2, 2)}),
+        }
+    )
+    written = DATA.write(([given, {"k": (1, 2.5, None)}], np.arange(4)))
+    generator = np.random.default_rng(0)
+    for _ in range(3000):
+        damaged = bytearray(written)
+        for at in generator.integers(0, len(damaged), generator.integers(1, 4)):
+            damaged[at] = generator.integers(0, 256)
+        cut = (
+            damaged[: generator.integers(1, len(damaged) + 1)]
+            if generator.random() < 0.3
+            else damaged
+        )
+        try:
+            DATA.read(bytes(cut))
+        except ValueError:
+            continue
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("unlucky", 13),
+        KeyError("x"),
+        FileNotFoundError(2, "no such file"),
+        ZeroDivisionError(),
+        UnicodeDecodeError("ascii", b"\xff", 0, 1, "x"),
+    ],
+    ids=repr,
+)
+def test_built_in_exceptions_are_made_again_with_their_traceback(error: Exception) -> None:
+    error.add_note("a note")
+    made = DATA.read_error(DATA.write_error(raised(error)))
+    assert type(made) is type(error) and made.args == error.args and made.__notes__ == ["a note"]
+    assert "raise error" in str(made.__cause__)
+
+
+def test_other_exceptions_cross_by_their_text() -> None:
+    made = DATA.read_error(DATA.write_error(raised(Own("lost", object()))))
+    assert (
+        type(made) is RuntimeError
+        and "lost" in str(made)
+        and "Own" in "".join(traceback.format_exception_only(made))
+    )
+    assert type(DATA.read_error(DATA.write_error(SystemExit(3)))) is KeyboardInterrupt, (
+        "the end of a program is nobody else's to say"
+    )
+    assert "cannot be read" in str(DATA.read_error(b"o" + pickle.dumps(Trap())))
+    objects = Objects()
+    assert type(objects.read_error(objects.write_error(Own("lost")))) is Own
+
+
+def test_objects_are_read_by_the_other_type_alone() -> None:
+    written = Objects().write([object])
+    assert Objects().read(written) == [object]
+    with pytest.raises(ValueError, match="pickled object"):
+        DATA.read(written)
+    assert not _codecs.codec(False).allow_pickle and _codecs.codec(True).allow_pickle

@@ -1,0 +1,417 @@
+"""Values as bytes, read without pickle: what a connection brings is data.
+
+The first byte says which kind of value follows. Every length, count and shape is compared with the
+bytes that are there before memory is taken for it. :mod:`windrow._objects` adds pickled objects,
+for what this program itself has written; nothing here can call it.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import math
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from windrow._lazy import numpy, tensordict, torch
+from windrow.processes import exceptions
+
+NONE, TEXT, TENSOR, OBJECT = b"n", b"t", b"r", b"o"
+_TRUE, _FALSE, _INT, _FLOAT, _BYTES = b"T", b"F", b"i", b"f", b"b"
+_LIST, _TUPLE, _SET, _FROZENSET, _DICT = b"l", b"u", b"e", b"z", b"d"
+_ARRAY, _SCALAR, _DTYPE, _DEVICE, _TENSORDICT, _STACK, _VALUES = (
+    b"a",
+    b"g",
+    b"y",
+    b"v",
+    b"D",
+    b"S",
+    b"N",
+)
+
+_NUMBER, _LENGTH, _REAL = struct.Struct("<q"), struct.Struct("<Q"), struct.Struct("<d")
+#: Types of numpy that torch has, too.
+NUMBERS = frozenset(
+    [
+        "bool",
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    ]
+)
+#: Values within each other, and values that hold others in all: a few bytes of each make an object
+#: of Python's.
+_DEPTH, _HOLDERS = 32, 1 << 16
+#: Places that a shape may have where there are no elements, or no tensors, by which their number
+#: would be known.
+_PLACES = 1 << 20
+
+_KINDS = "numbers, text, bytes, arrays, tensors, and lists, tuples, dictionaries and TensorDicts of these"
+_WAY_OUT = "make data of it or leave it out, or give allow_pickle=True at both ends, if each may run what the other sends"
+
+
+class NotData(TypeError):
+    """A value that only pickle could write; ``place`` leads to it."""
+
+    def __init__(self, value: object) -> None:
+        self.value, self.place = value, list[str]()
+
+
+class Data:
+    """Writes and reads data: no value of it is code.
+
+    Args:
+        limit: most bytes of values that an example stands for where nobody wrote one; None for any
+            number.
+    """
+
+    #: The argument that this stands for.
+    allow_pickle: ClassVar[bool] = False
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+
+    def write(self, value: object, names: str | Sequence[str] = ()) -> bytes:
+        """The value of the entry ``names`` as bytes.
+
+        Raises:
+            TypeError: it is no data, or has some in it that is none.
+        """
+        try:
+            return _written(value, 0)
+        except NotData as error:
+            place = shown([*((names,) if isinstance(names, str) else names), *error.place])
+            raise TypeError(
+                f"{place}expected data ({_KINDS}), got a {type(error.value).__name__}: {_WAY_OUT}"
+            ) from None
+
+    def read(self, given: bytes) -> Any:
+        """The value of these bytes; None where there are none.
+
+        Raises:
+            ValueError: they are no value, or a pickled object.
+        """
+        if not given:
+            return None
+        if given[:1] == OBJECT:
+            raise ValueError(
+                f"expected data, got a pickled object, which can run any code where it is read: {_WAY_OUT}"
+            )
+        try:
+            return _Reading(len(given)).value(memoryview(given))
+        except Exception as error:
+            raise ValueError(
+                f"expected data, got {len(given)} bytes that cannot be read: {error}"
+            ) from error
+
+    def write_error(self, error: BaseException) -> bytes:
+        """An exception: its type by name, its message and its traceback."""
+        return self.write(exceptions.described(error))
+
+    def read_error(self, sent: bytes) -> BaseException:
+        """The exception that :meth:`write_error` has written: of its own type where that is built
+        in, otherwise a ``RuntimeError`` that names the type. Its cause has the traceback.
+        """
+        try:
+            return exceptions.made_of(*self.read(sent))
+        except Exception as error:
+            return RuntimeError(f"the other side has failed, and its error cannot be read: {error}")
+
+
+def shown(names: Sequence[str]) -> str:
+    """The name of an entry before what a message says of it."""
+    return f"{names[0] if len(names) == 1 else tuple(names)!r}: " if names else ""
+
+
+def tensor(value: torch.Tensor) -> bytes:
+    """A tensor as bytes: the name of its type, its shape, and its elements."""
+    value = value.detach().cpu().contiguous()
+    elements = value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
+    return numbers(TENSOR, str(value.dtype).removeprefix("torch."), value.shape, elements)
+
+
+def numbers(kind: bytes, dtype: str, shape: Sequence[int], elements: bytes) -> bytes:
+    """The bytes of a tensor or an array with these ``elements``."""
+    name = dtype.encode()
+    return b"".join(
+        (kind, bytes((len(name), len(shape))), name, *map(_NUMBER.pack, shape), elements)
+    )
+
+
+def _array(value: numpy.ndarray[Any, Any], kind: bytes = _ARRAY) -> bytes:
+    if value.dtype.name not in NUMBERS:
+        raise NotData(value)
+    native = value.astype(value.dtype.newbyteorder("="), copy=False)
+    return numbers(kind, value.dtype.name, value.shape, native.tobytes())
+
+
+def _written(value: Any, depth: int) -> bytes:
+    if (write := _WRITERS.get(type(value))) is not None:
+        return write(value)
+    if (kind := _HOLDING.get(type(value))) is not None:
+        if depth == _DEPTH:
+            raise NotData(value)
+        if kind is not _DICT:
+            return kind + _several(enumerate(value), depth)
+        keys = (_written(key, depth + 1) for key in value)
+        each = _several(value.items(), depth + 1)
+        return kind + _packed(keys) + each
+    # Nothing of a library is made where that is not imported.
+    if "numpy" in sys.modules and isinstance(value, (numpy.ndarray, numpy.generic)):
+        return (
+            _array(value)
+            if isinstance(value, numpy.ndarray)
+            else _array(numpy.asarray(value), _SCALAR)
+        )
+    if "torch" in sys.modules:
+        return _written_of_torch(value, depth)
+    raise NotData(value)
+
+
+def _written_of_torch(value: Any, depth: int) -> bytes:
+    if (
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and value.device.type != "meta"
+    ):
+        if _types().get(str(value.dtype).removeprefix("torch.")) is not value.dtype:
+            raise NotData(value)
+        return tensor(value)
+    if isinstance(value, torch.Size):
+        return _written(tuple(value), depth)
+    if isinstance(value, torch.dtype):
+        return _DTYPE + str(value).removeprefix("torch.").encode()
+    if isinstance(value, torch.device):
+        return _DEVICE + str(value).encode()
+    if "tensordict" not in sys.modules or depth == _DEPTH:
+        raise NotData(value)
+    if tensordict.is_non_tensor(value):
+        return _VALUES + _several([("", tuple(value.batch_size)), ("", _flat(value))], depth)
+    if isinstance(value, tensordict.LazyStackedTensorDict):
+        about = (value.stack_dim, value.names[value.stack_dim])
+        return _STACK + _several([("", about), *(("", part) for part in value.tensordicts)], depth)
+    if type(value) is not tensordict.TensorDict:
+        raise NotData(value)
+    names = tuple(value.names) if any(value.names) else None
+    about = (tuple(value.batch_size), names, value.device is not None, tuple(value.keys()))
+    return _TENSORDICT + _several(
+        [("", about), *((name, value.get(name)) for name in value.keys())], depth
+    )
+
+
+def _flat(value: Any) -> list[Any]:
+    """The values of a stack of values, one for each place of its batch."""
+    values = [value.tolist()]
+    for _ in range(value.ndim):
+        values = [one for inner in values for one in inner]
+    return values
+
+
+def _several(items: Iterable[tuple[object, object]], depth: int) -> bytes:
+    """Values one after the other, each behind its length; errors name where one is."""
+    written = []
+    for place, value in items:
+        try:
+            written.append(_written(value, depth + 1))
+        except NotData as error:
+            if place != "":
+                error.place.insert(0, str(place))
+            raise
+    return _packed(written)
+
+
+def _packed(values: Iterable[bytes]) -> bytes:
+    values = list(values)
+    return b"".join(
+        (
+            _LENGTH.pack(len(values)),
+            *itertools.chain.from_iterable((_LENGTH.pack(len(value)), value) for value in values),
+        )
+    )
+
+
+_WRITERS: dict[type, Callable[[Any], bytes]] = {
+    type(None): lambda _: NONE,
+    str: lambda value: TEXT + value.encode("utf-8", "surrogatepass"),
+    bool: lambda value: _TRUE if value else _FALSE,
+    int: lambda value: _INT + value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True),
+    float: lambda value: _FLOAT + _REAL.pack(value),
+    bytes: lambda value: _BYTES + value,
+}
+_HOLDING: dict[type, bytes] = {
+    list: _LIST,
+    tuple: _TUPLE,
+    set: _SET,
+    frozenset: _FROZENSET,
+    dict: _DICT,
+    collections.OrderedDict: _DICT,
+}
+
+
+@functools.cache
+def _types() -> dict[str, torch.dtype]:
+    """The element types of torch, by name."""
+    import torch
+
+    return {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
+
+
+class _Reading:
+    """Reads one value, of ``size`` bytes."""
+
+    def __init__(self, size: int) -> None:
+        self._places = max(size, _PLACES)
+        self._depth = self._holders = 0
+
+    def value(self, given: memoryview) -> Any:
+        kind = bytes(given[:1])
+        if (read := _READERS.get(kind)) is not None:
+            return read(given[1:])
+        if kind in (TENSOR, _ARRAY, _SCALAR):
+            return self._numbers(kind, given)
+        if kind not in _HOLDERS_BY_KIND:
+            raise ValueError(f"no kind of value begins with {kind!r}")
+        self._depth, self._holders = self._depth + 1, self._holders + 1
+        if self._depth > _DEPTH or self._holders > _HOLDERS:
+            raise ValueError(
+                f"expected at most {_HOLDERS} lists, dictionaries and TensorDicts, at most {_DEPTH} within each other"
+            )
+        made = _HOLDERS_BY_KIND[kind](self, given[1:])
+        self._depth -= 1
+        return made
+
+    def items(self, given: memoryview) -> Iterator[memoryview]:
+        """The parts of ``given``, each behind its length."""
+        count, rest = self._length(given)
+        if count * _LENGTH.size > len(rest):
+            raise ValueError(f"{count} values in {len(rest)} bytes")
+        for _ in range(count):
+            size, rest = self._length(rest)
+            if size > len(rest):
+                raise ValueError(f"a value of {size} bytes, of which there are {len(rest)}")
+            yield rest[:size]
+            rest = rest[size:]
+        if len(rest):
+            raise ValueError(f"{len(rest)} bytes behind the last value")
+
+    def _length(self, given: memoryview) -> tuple[int, memoryview]:
+        if len(given) < _LENGTH.size:
+            raise ValueError("a length is cut short")
+        return _LENGTH.unpack_from(given)[0], given[_LENGTH.size :]
+
+    def values(self, given: memoryview) -> list[Any]:
+        return [self.value(one) for one in self.items(given)]
+
+    def mapping(self, given: memoryview) -> dict[Any, Any]:
+        count, rest = self._length(given)
+        size = _LENGTH.size
+        for _ in range(count):
+            length, rest = self._length(rest)
+            if length > len(rest):
+                raise ValueError(f"a key of {length} bytes, of which there are {len(rest)}")
+            rest, size = rest[length:], size + _LENGTH.size + length
+        return dict(zip(self.values(given[:size]), self.values(given[size:]), strict=True))
+
+    def size(self, shape: Any) -> tuple[int, ...]:
+        """``shape``, if its places are not more than there can be."""
+        if not isinstance(shape, tuple) or not all(
+            isinstance(one, int) and one >= 0 for one in shape
+        ):
+            raise ValueError(f"{shape!r} is no shape")
+        if math.prod(max(one, 1) for one in shape) > self._places:
+            raise ValueError(
+                f"the shape {list(shape)} has more places than the limit of {self._places}"
+            )
+        return shape
+
+    def _numbers(self, kind: bytes, given: memoryview) -> Any:
+        if len(given) < 3:
+            raise ValueError("a tensor is cut short")
+        begin = 3 + given[1]
+        end = begin + given[2] * _NUMBER.size
+        if end > len(given):
+            raise ValueError("a shape is cut short")
+        name, elements = str(given[3:begin], "ascii"), given[end:]
+        shape = self.size(tuple(number for (number,) in _NUMBER.iter_unpack(given[begin:end])))
+        known: Any = (
+            _types().get(name) if kind == TENSOR else numpy.dtype(name) if name in NUMBERS else None
+        )
+        if known is None:
+            raise ValueError(f"{name!r} is no type of elements")
+        if math.prod(shape) * known.itemsize != len(elements):
+            raise ValueError(f"{len(elements)} bytes for a {name} of shape {list(shape)}")
+        if name == "bool":
+            # Torch and numpy take any byte for one.
+            elements = memoryview(bytes(elements).translate(_FLAGS))
+        if kind != TENSOR:
+            # Others may write to it.
+            array = numpy.frombuffer(bytearray(elements), known).reshape(shape)
+            return array[()] if kind == _SCALAR else array
+        return (
+            torch.frombuffer(bytearray(elements), dtype=known).reshape(shape)
+            if len(elements)
+            else torch.empty(shape, dtype=known, device="cpu")
+        )
+
+    def tensordict(self, given: memoryview) -> Any:
+        (size, names, has_device, keys), *values = self.values(given)
+        if not all(isinstance(key, str) for key in keys) or len(set(keys)) != len(keys):
+            raise ValueError("names of entries are no strings, or come twice")
+        source = dict(zip(keys, values, strict=True))
+        return tensordict.TensorDict(
+            source, self.size(size), names=names, device="cpu" if has_device else None
+        )
+
+    def stack(self, given: memoryview) -> Any:
+        (dim, name), *parts = self.values(given)
+        return tensordict.LazyStackedTensorDict(*parts, stack_dim=dim, stack_dim_name=name)
+
+    def non_tensor(self, given: memoryview) -> Any:
+        size, values = self.values(given)
+        if math.prod(self.size(size)) != len(values):
+            raise ValueError(f"{len(values)} values for the batch size {list(size)}")
+        return stacked(values, size)
+
+
+def stacked(
+    values: list[Any], shape: tuple[int, ...]
+) -> tensordict.NonTensorData | tensordict.NonTensorStack:
+    """Values as a stack of this shape, each of which is any object."""
+    if not shape:
+        return tensordict.NonTensorData(values[0])
+    if not values:
+        return tensordict.NonTensorData(None, batch_size=shape)
+    each = len(values) // shape[0]
+    rows = (values[place : place + each] for place in range(0, len(values), each))
+    return tensordict.NonTensorStack(*(stacked(row, shape[1:]) for row in rows), stack_dim=0)
+
+
+#: Any byte but 0 stands for True.
+_FLAGS = bytes((0, *itertools.repeat(1, 255)))
+_READERS: dict[bytes, Callable[[memoryview], Any]] = {
+    NONE: lambda given: None,
+    TEXT: lambda given: str(given, "utf-8", "surrogatepass"),
+    _TRUE: lambda given: True,
+    _FALSE: lambda given: False,
+    _INT: lambda given: int.from_bytes(given, "little", signed=True),
+    _FLOAT: lambda given: _REAL.unpack(given)[0],
+    _BYTES: bytes,
+    _DTYPE: lambda given: _types()[str(given, "ascii")],
+    _DEVICE: lambda given: torch.device(str(given, "ascii")),
+}
+_HOLDERS_BY_KIND: dict[bytes, Callable[[_Reading, memoryview], Any]] = {
+    _LIST: _Reading.values,
+    _TUPLE: lambda reading, given: tuple(reading.values(given)),
+    _SET: lambda reading, given: set(reading.values(given)),
+    _FROZENSET: lambda reading, given: frozenset(reading.values(given)),
+    _DICT: _Reading.mapping,
+    _TENSORDICT: _Reading.tensordict,
+    _STACK: _Reading.stack,
+    _VALUES: _Reading.non_tensor,
+}

@@ -1,0 +1,96 @@
+"""Values as bytes with any object among them, by pickle: for what this program has written itself.
+
+Reading such bytes runs what whoever wrote them wants. What a connection brings is read by
+:class:`windrow._data.Data`, which cannot do this, unless the user has said ``allow_pickle=True`` at
+both ends.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from windrow import _data
+from windrow._data import NONE, OBJECT, TEXT, Data, shown
+from windrow._lazy import torch
+from windrow.processes.pickling import dumps
+
+#: Exceptions that take more bytes than this are sent by their text alone.
+_LONG = 1 << 20
+
+
+class Objects(Data):
+    """Writes and reads any object: text and tensors as :class:`~windrow._data.Data` does, all else
+    pickled.
+    """
+
+    allow_pickle = True
+
+    def write(self, value: object, names: str | Sequence[str] = ()) -> bytes:
+        """The value of the entry ``names`` as bytes.
+
+        Raises:
+            TypeError: it cannot be pickled.
+        """
+        if value is None:
+            return NONE
+        if type(value) is str:
+            return TEXT + value.encode("utf-8", "surrogatepass")
+        try:
+            # No tensor is made where torch is not imported.
+            if (
+                "torch" in sys.modules
+                and isinstance(value, torch.Tensor)
+                and value.layout is torch.strided
+            ):
+                return _data.tensor(value)
+            return OBJECT + pickle.dumps(value)
+        except Exception:
+            try:
+                # Classes of a script or a notebook.
+                return OBJECT + dumps(value)
+            except Exception as error:
+                raise TypeError(
+                    f"{shown((names,) if isinstance(names, str) else names)}expected what can be pickled, as batches and buffers keep "
+                    f"objects, got a {type(value).__name__}: {error}. Leave the entry out, or make text or tensors of it"
+                ) from error
+
+    def read(self, given: bytes) -> Any:
+        """The value of these bytes; None where there are none.
+
+        Raises:
+            ValueError: the bytes are of another kind.
+            Exception: what reading an object raises.
+        """
+        return pickle.loads(given[1:]) if given[:1] == OBJECT else super().read(given)
+
+    def write_error(self, error: BaseException) -> bytes:
+        """An exception, pickled where that can be read again, and as data."""
+        try:
+            pickled = dumps(error)
+            # Some can be written, and not be read again: their constructors have other arguments.
+            pickle.loads(pickled)
+            pickled = pickled if len(pickled) <= _LONG else b""
+        except BaseException:
+            pickled = b""
+        told = Data().write_error(error)
+        return OBJECT + pickle.dumps((pickled, told)) if pickled else told
+
+    def read_error(self, sent: bytes) -> BaseException:
+        """The exception that :meth:`write_error` has written, of its own type where that can be
+        read here.
+        """
+        if sent[:1] != OBJECT:
+            return Data().read_error(sent)
+        pickled, told = pickle.loads(sent[1:])
+        made = Data().read_error(told)
+        try:
+            error = pickle.loads(pickled)
+        except Exception:
+            return made
+        if not isinstance(error, BaseException):
+            return made
+        error.__cause__ = made.__cause__
+        return error
