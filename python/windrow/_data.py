@@ -126,7 +126,7 @@ class Data:
 
 def shown(names: Sequence[str]) -> str:
     """The name of an entry before what a message says of it."""
-    return f"{names[0] if len(names) == 1 else tuple(names)!r}: " if names else ""
+    return f"{(names[0] if len(names) == 1 else tuple(names))!r}: " if names else ""
 
 
 def tensor(value: torch.Tensor) -> bytes:
@@ -192,7 +192,9 @@ def _written_of_torch(value: Any, depth: int) -> bytes:
     if "tensordict" not in sys.modules or depth == _DEPTH:
         raise NotData(value)
     if tensordict.is_non_tensor(value):
-        return _VALUES + _several([("", tuple(value.batch_size)), ("", _flat(value))], depth)
+        return _VALUES + _several(
+            [("", tuple(value.batch_size)), *(("", one) for one in _flat(value))], depth
+        )
     if isinstance(value, tensordict.LazyStackedTensorDict):
         about = (value.stack_dim, value.names[value.stack_dim])
         return _STACK + _several([("", about), *(("", part) for part in value.tensordicts)], depth)
@@ -373,7 +375,7 @@ class _Reading:
         return tensordict.LazyStackedTensorDict(*parts, stack_dim=dim, stack_dim_name=name)
 
     def non_tensor(self, given: memoryview) -> Any:
-        size, values = self.values(given)
+        size, *values = self.values(given)
         if math.prod(self.size(size)) != len(values):
             raise ValueError(f"{len(values)} values for the batch size {list(size)}")
         return stacked(values, size)

@@ -61,27 +61,25 @@ def test_what_is_data_comes_back_as_it_was(value: Any) -> None:
 
 def test_tensordicts_come_back_with_their_names_values_and_stacks() -> None:
     parts = [TensorDict({"a": torch.ones(size)}) for size in (1, 2)]
-    given = TensorDict(
-        {
-            "text": NonTensorStack("one", "two", stack_dim=0),
-            "same": NonTensorData({"level": 3}, batch_size=[2]),
-            "nested": TensorDict(
-                {"x": torch.ones(2, 3, dtype=torch.float16)}, [2, 3], names=[None, "time"]
-            ),
-            "ragged": LazyStackedTensorDict(*parts, stack_dim=0),
-        },
-        [2],
-        device="cpu",
-    )
-    read = DATA.read(DATA.write(given))
+    entries = {
+        "text": NonTensorStack("one", "two", stack_dim=0),
+        "same": NonTensorData({"level": 3}, batch_size=[2]),
+        "nested": TensorDict({"x": torch.ones(2, 3, dtype=torch.float16)}, [2, 3]),
+        "ragged": LazyStackedTensorDict(*parts, stack_dim=0),
+    }
+    read = DATA.read(DATA.write(TensorDict(entries, [2], device="cpu")))
     assert read.batch_size == (2,) and read.device == torch.device("cpu")
     assert read["text"] == ["one", "two"] and read.get("same").tolist() == [{"level": 3}] * 2
     assert (
-        read["nested"].names == [None, "time"]
+        read["nested"].batch_size == (2, 3)
         and (read["nested", "x"] == 1).all()
         and read["nested", "x"].dtype == torch.float16
     )
     assert [len(part["a"]) for part in read["ragged"].unbind(0)] == [1, 2]
+    named = DATA.read(
+        DATA.write(TensorDict({"x": torch.zeros(2, 3)}, [2, 3], names=[None, "time"]))
+    )
+    assert named.names == [None, "time"] and named.device is None
 
 
 def test_what_is_no_data_is_refused_by_its_name() -> None:
@@ -153,7 +151,7 @@ def nested(depth: int) -> bytes:
             listed(b"D", 1, listed(b"u", 4, DATA.write((2**40,)), b"n", b"F", listed(b"u", 0))),
             "more places than the limit",
         ),
-        (listed(b"N", 2, DATA.write((2**40,)), DATA.write([None])), "more places than the limit"),
+        (listed(b"N", 2, DATA.write((2**40,)), b"n"), "more places than the limit"),
         (b"?", "no kind of value"),
     ],
     ids=str,

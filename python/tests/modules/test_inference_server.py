@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
 import pickle
 import signal
+import socket
+import struct
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import NonTensorData, NonTensorStack, TensorDict
 from tensordict.nn import (
     InteractionType,
     ProbabilisticTensorDictModule,
@@ -26,9 +29,10 @@ from tensordict.nn import (
 from torch import nn
 from torch.distributions import Normal
 
-from waiting import threads, until
+from windrow._objects import Objects
 from windrow.collectors import Collector
-from windrow.modules import InferenceServer
+from windrow.modules import InferenceServer, _door
+from windrow.modules._door import RemoteClient
 
 Serve = Callable[..., InferenceServer]
 
@@ -369,6 +373,183 @@ def test_a_copy_of_a_client_asks_through_a_socket(serve: Serve) -> None:
         copy(request(4.0))
     with pytest.raises(RuntimeError, match="shut down"):
         server.client()
+
+
+def copied(server: InferenceServer, **arguments: Any) -> Any:
+    """A client as another process has it."""
+    return pickle.loads(pickle.dumps(server.client(**arguments)))
+
+
+class Thing:
+    """An object, which only pickle could write."""
+
+
+class Trap:
+    """Runs code where it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return SPRUNG.append, (1,)
+
+
+SPRUNG: list[int] = []
+
+
+def test_what_crosses_to_other_processes_is_data(serve: Serve) -> None:
+    def model(requests: Any) -> Any:
+        assert requests["text"] == ["what"] and requests["half", "x"].dtype == torch.bfloat16
+        return requests.set(
+            "more", TensorDict({"y": requests["half", "x"] * 2}, requests.batch_size)
+        )
+
+    given = TensorDict(
+        {
+            "text": NonTensorData("what"),
+            "half": TensorDict({"x": torch.ones(2, dtype=torch.bfloat16)}),
+        },
+        device="cpu",
+    )
+    answer = copied(serve(model))(given)
+    assert (
+        answer["more", "y"].tolist() == [2, 2]
+        and answer["more", "y"].dtype == torch.bfloat16
+        and answer["text"] == "what"
+    )
+    assert answer.device == torch.device("cpu")
+
+
+def test_objects_cross_where_both_ends_allow_it(serve: Serve) -> None:
+    server = serve(
+        lambda requests: requests.set("found", NonTensorStack(*[Thing()] * len(requests))),
+        allow_pickle=True,
+    )
+    assert isinstance(
+        copied(server, allow_pickle=True)(TensorDict({"thing": NonTensorData(Thing())}))["found"],
+        Thing,
+    )
+    with pytest.raises(
+        TypeError, match="thing'?: expected data .*got a Thing.*allow_pickle=True at both ends"
+    ):
+        copied(server)(TensorDict({"thing": NonTensorData(Thing())}))
+    with pytest.raises(
+        TypeError, match="found'?: expected data .*got a Thing.*allow_pickle=True at both ends"
+    ):
+        copied(server)(request(1.0))
+    for client in (serve(Doubles()).client, serve(Doubles()).clients):
+        with pytest.raises(ValueError, match=r"InferenceServer\(..., allow_pickle=True\)"):
+            client(*([] if client.__name__ == "client" else [1]), allow_pickle=True)
+
+
+def test_neither_end_unpickles_what_the_other_sends(serve: Serve) -> None:
+    SPRUNG.clear()
+    objects = RemoteClient(*serve(Doubles())._opened().address, True)
+    with pytest.raises(ValueError, match="pickled object.*allow_pickle=True at both ends"):
+        objects(TensorDict({"x": torch.ones(1), "trap": NonTensorData(Trap())}))
+    server, client = _ends()
+    for told in (
+        (False, Objects().write(Trap())),
+        (True, b"o" + pickle.dumps((pickle.dumps(Trap()), b""))),
+    ):
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(client, request(1.0))
+            server.receive()
+            server.send(*told)
+            with pytest.raises((ValueError, RuntimeError), match="pickled object"):
+                raise asked.exception()  # type: ignore[misc]
+    assert SPRUNG == []
+
+
+def _ends() -> tuple[Any, Any]:
+    """A server's end of a connection, and a client at the other."""
+    here, there = socket.socketpair()
+    client = RemoteClient("nowhere", b"")
+    client._line = _door._Line(there)
+    return _door._Line(here), client
+
+
+@pytest.mark.parametrize(
+    "kind", [KeyError, FileNotFoundError, ZeroDivisionError, NotImplementedError]
+)
+def test_built_in_exceptions_of_a_model_cross(serve: Serve, kind: type[Exception]) -> None:
+    def model(requests: Any) -> Any:
+        raise kind("lost")
+
+    with pytest.raises(kind, match="lost") as caught:
+        copied(serve(model))(request(1.0))
+    assert "in model" in str(caught.value.__cause__)
+
+
+def test_another_exception_of_a_model_crosses_by_its_name_and_text(serve: Serve) -> None:
+    class Own(Exception):
+        pass
+
+    def model(requests: Any) -> Any:
+        raise Own("lost")
+
+    with pytest.raises(RuntimeError, match="Own: lost"):
+        copied(serve(model))(request(1.0))
+
+
+def strangers(server: InferenceServer, count: int) -> list[socket.socket]:
+    """Connections that say nothing."""
+    ends = [socket.socket(socket.AF_UNIX) for _ in range(count)]
+    for end in ends:
+        end.connect(server._opened().address[0])
+    return ends
+
+
+def test_strangers_keep_nobody_out_and_no_shutdown_waits_for_one(serve: Serve) -> None:
+    server = serve(Doubles())
+    fair = copied(server)
+    silent = strangers(server, _door._STRANGERS + 44)
+    # Some speak slowly, and some say what nobody asked for.
+    for place, end in enumerate(silent[-40:]):
+        end.send(b"\0\0" if place % 2 else b"\xff" * 64)
+    assert (
+        float(fair(request(4.0))["y"]) == 8.0 and float(copied(server)(request(5.0))["y"]) == 10.0
+    )
+    # Of too many, the oldest are sent away.
+    silent[0].settimeout(60)
+    while silent[0].recv(1000):
+        pass
+    server.shutdown()
+    for end in silent:
+        with end, contextlib.suppress(ConnectionError):
+            end.settimeout(60)
+            while end.recv(1000):
+                pass
+
+
+def test_a_greeting_has_a_time_limit(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_door, "_GREETING", 0.05)
+    server = serve(Doubles())
+    (silent,) = strangers(server, 1)
+    with silent:
+        silent.settimeout(60)
+        while silent.recv(1000):
+            pass
+    assert not server._opened()._strangers
+
+
+def test_whoever_has_another_key_is_not_let_in(serve: Serve) -> None:
+    address, key = serve(Doubles())._opened().address
+    with pytest.raises(multiprocessing.AuthenticationError):
+        RemoteClient(address, key[::-1])(request(1.0))
+
+
+def test_a_message_longer_than_the_limit_ends_its_connection_alone(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(Doubles())
+    client, other = copied(server), copied(server)
+    client(request(1.0))
+    # Its length alone: nobody waits for the rest, or has memory for it.
+    client._line._socket.sendall(struct.pack("!i", 2**31 - 1))
+    with pytest.raises(RuntimeError, match="closed the connection"):
+        client(request(1.0))
+    assert float(client(request(1.0))["y"]) == 2.0 == float(other(request(1.0))["y"])
+    monkeypatch.setattr(_door, "_MOST", 100)
+    with pytest.raises(ValueError, match="at most 100 bytes"):
+        client(request(1.0))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")

@@ -214,7 +214,7 @@ def test_libraries_of_a_worker_use_as_many_threads_as_it_says(build, monkeypatch
         (raises_value_error, ValueError, "no such road"),
         (raises_odd, RuntimeError, "Odd: mud at 3"),
         (raises_surrogates, OSError, "caf"),
-        (raises_lock, RuntimeError, "LookupError: held"),
+        (raises_lock, LookupError, "held"),
     ],
 )
 @pytest.mark.parametrize("place", ["step", "constructor"])
