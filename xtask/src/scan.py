@@ -110,6 +110,43 @@ def imports(tree, package, modules):
     return sorted(found & modules)
 
 
+#: What reads pickled objects: modules, and methods of connections.
+UNPICKLERS = {
+    "pickle",
+    "_pickle",
+    "cloudpickle",
+    "dill",
+    "marshal",
+    "shelve",
+    "joblib",
+    "_objects",
+    "Objects",
+    "loads",
+    "Unpickler",
+    "recv",
+}
+
+
+def unpicklers(tree):
+    """The names among :data:`UNPICKLERS` that a module imports or uses, or has as a text by which
+    it could import one.
+    """
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            paths = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+            found.update(part for path in paths for part in path.split("."))
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 100
+        ):
+            found.update(node.value.split("."))
+    return sorted(found & UNPICKLERS)
+
+
 def any_shares(functions):
     """Parameters annotated as plain ``Any``, all that are annotated, then the same of results."""
     every = [node.args for node in functions]
@@ -160,6 +197,7 @@ def measure(path, root, package):
             {name for node in functions for name in imports(node, above, modules)}
         ),
         "edges": package.edges(name),
+        "unpicklers": unpicklers(tree),
         "any_shares": any_shares(functions),
     }
 

@@ -4,6 +4,7 @@
 
 mod arrows;
 mod columns;
+mod doors;
 mod engine;
 mod files;
 mod invariants;
@@ -54,6 +55,7 @@ pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
     invariants::check_list(&sources, &mut findings);
     ports::check(&sources, &mut findings);
     columns::check(&workspace.root, &sources, &mut findings)?;
+    doors::check(&sources, &mut findings);
 
     for problem in &findings.problems {
         println!("    {problem}");

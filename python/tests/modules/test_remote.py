@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import socket
+import struct
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -291,6 +295,102 @@ def test_nothing_that_a_client_sends_is_unpickled() -> None:
         _, fetched = remote.newer_weights()
         assert set(fetched.keys(True, True)) == set(weights)
     assert SPRUNG == []
+
+
+def asked(server: RemoteServer, spec: dict[str, Any], first: bytes | None = None) -> str:
+    """The answer to a client that binds ``spec``, which the protocol knows and
+    :class:`RemotePolicy` never sends.
+    """
+
+    def frame(kind: int, number: int, words: tuple[int, int, int], body: bytes) -> bytes:
+        head = struct.pack("<IIHHQQQQ", zlib.crc32(body), len(body), kind, 0, number, *words)
+        return struct.pack("<I", zlib.crc32(head)) + head + body
+
+    def exactly(size: int) -> bytes:
+        return b"" if not size else (part := end.recv(size)) + exactly(size - len(part))
+
+    opening = b"windrow\n" + struct.pack("<I", 2)
+    asks = json.dumps(
+        {"spec": spec, "num_envs": 1, "batched": True, "worker": 0, "first_rows": first is not None}
+    ).encode()
+    with socket.socket(socket.AF_UNIX) as end:
+        end.settimeout(60)
+        end.connect(server.address.removeprefix("unix:"))
+        hello = frame(1, 0, (7, 7, 0), struct.pack("<Q", 1 << 20))
+        end.sendall(opening + struct.pack("<I", zlib.crc32(opening)) + hello)
+        end.sendall(frame(16, 1, (0, 0, 0), struct.pack("<Q", len(asks)) + asks + (first or b"")))
+        exactly(16)
+        for _ in range(2):
+            head = exactly(48)
+            answer = exactly(struct.unpack_from("<I", head, 8)[0])
+    return answer.decode()
+
+
+TEXT: dict[str, Any] = {"Unbounded": {"dtype": "bytes", "shape": []}}
+BOX: dict[str, Any] = {"Unbounded": {"dtype": "float32", "shape": [4]}}
+POLICIES: dict[str, Any] = {
+    "lowered": lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)),
+    "of a TensorDict": Reader,
+    "a function": lambda: lambda observation: torch.zeros(len(observation), dtype=torch.int64),
+}
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_no_example_that_a_client_sends_is_unpickled(kind: str) -> None:
+    SPRUNG.clear()
+    example = list(b"o" + pickle.dumps(Trap()))
+    for entries in ([["observation", TEXT]], [["observation", BOX], ["thing", TEXT]]):
+        spec = {
+            "id": "x",
+            "observation": {"Composite": entries},
+            "action": {"Discrete": {"n": 2}},
+            "examples": [[[entries[-1][0]], example]],
+        }
+        with RemoteServer(POLICIES[kind](), policy_backend="torch") as server:
+            asked(server, spec)
+    assert SPRUNG == []
+
+
+@pytest.mark.parametrize("shape", [(2**31, 4), (2**62,), (0, 2**62), (-1,)])
+def test_a_shape_that_a_client_sends_is_compared_with_what_is_there(shape: tuple[int, ...]) -> None:
+    value = b"r" + bytes((7, len(shape))) + b"float32" + struct.pack(f"<{len(shape)}q", *shape)
+    spec = {
+        "id": "x",
+        "observation": {"Composite": [["observation", BOX], ["thing", TEXT]]},
+        "action": {"Discrete": {"n": 2}},
+    }
+    with RemoteServer(Reader(), policy_backend="torch") as server:
+        first = bytes(16) + struct.pack("<I", len(value)) + value
+        assert "thing" in (told := asked(server, spec, first)) and (
+            "places" in told or "no shape" in told
+        ), told
+        # An example stands for the values of each environment that wrote none.
+        spec["examples"] = [[["thing"], list(value)]]
+        assert "thing" in asked(server, spec)
+
+
+def test_objects_cross_where_both_ends_allow_it() -> None:
+    with RemoteServer(Reader(), policy_backend="torch", allow_pickle=True) as server:
+        remote = RemotePolicy(server.address, allow_pickle=True)
+        assert (
+            next(
+                Collector(GymWrapper(Thing({"a": 1}, {"a": 2})), remote, frames_per_batch=5)
+            ).numel()
+            == 5
+        )
+        with pytest.raises(ValueError, match="thing.*must not travel here"):
+            Collector(
+                GymWrapper(Thing({"a": 1}, "text")),
+                RemotePolicy(server.address),
+                frames_per_batch=5,
+            )
+    with RemoteServer(Reader(), policy_backend="torch") as server:
+        with pytest.raises(ValueError, match="thing.*must not travel here"):
+            Collector(
+                GymWrapper(Thing({"a": 1}, "text")),
+                RemotePolicy(server.address, allow_pickle=True),
+                frames_per_batch=5,
+            )
 
 
 def test_addresses_that_others_reach_need_proof() -> None:

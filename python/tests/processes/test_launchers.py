@@ -8,9 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tensordict.nn import TensorDictModule, TensorDictSequential
-from torch import nn
 
+from windrow import WorkerError
 from windrow.collectors import (
     AsyncBatchedCollector,
     Collector,
@@ -20,7 +19,7 @@ from windrow.collectors import (
     RayCollector,
 )
 from windrow.data import LazyTensorStorage, ReplayBuffer
-from windrow.envs import GymEnv
+from windrow.envs import GymEnv, GymWrapper
 
 WORKER = [sys.executable, "-m", "windrow.worker"]
 
@@ -188,3 +187,86 @@ def test_a_worker_without_an_invitation_says_who_starts_it() -> None:
         WORKER, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 1 and "started by a launcher" in ended.stderr
+
+
+class Own(Exception):
+    """No built-in exception."""
+
+
+class Strange(gymnasium.Env):
+    """Observes things in the place of text, and may raise an exception."""
+
+    observation_space = gymnasium.spaces.Dict({"thing": gymnasium.spaces.Text(9)})
+    action_space = gymnasium.spaces.Discrete(2)
+    level = 3
+
+    def __init__(self, thing, error=None) -> None:
+        self.thing, self.error = thing, error
+
+    def reset(self, *, seed=None, options=None):
+        return {"thing": self.thing}, {}
+
+    def step(self, action):
+        if self.error is not None:
+            raise self.error
+        return {"thing": self.thing}, 0.0, False, False, {}
+
+    def held(self):
+        return Own("held")
+
+
+def elsewhere(make, **arguments):
+    options = {"frames_per_batch": 4, "total_frames": 40, "launcher": CommandLauncher(WORKER)}
+    return MultiSyncCollector([make], **{**options, **arguments})
+
+
+def test_a_collector_reads_data_of_workers_elsewhere() -> None:
+    with elsewhere(lambda: GymWrapper(Strange([1, {"a": "b"}]))) as collector:
+        assert next(collector).get("thing").tolist() == [[1, {"a": "b"}]] * 4
+        assert collector.env.level == 3
+        with pytest.raises(TypeError, match="held.*expected data .*got a Own.*allow_pickle=True"):
+            collector.env.held()
+
+
+def test_an_object_of_a_worker_elsewhere_is_an_error_that_says_what_allows_it() -> None:
+    with pytest.raises(Exception, match="thing.*expected data .*got a Own.*allow_pickle=True"):
+        with elsewhere(lambda: GymWrapper(Strange(Own("thing")))) as collector:
+            next(collector)
+    with elsewhere(lambda: GymWrapper(Strange(Own("thing"))), allow_pickle=True) as collector:
+        assert (
+            type(next(collector).get("thing").tolist()[0]).__name__
+            == type(collector.env.held()).__name__
+            == "Own"
+        )
+
+
+@pytest.mark.parametrize("allow_pickle", [False, True])
+def test_exceptions_of_workers_elsewhere_cross_as_data_unless_objects_do(allow_pickle) -> None:
+    for error, kind in (
+        (KeyError("lost"), "KeyError"),
+        (Own("lost"), "Own" if allow_pickle else "RuntimeError"),
+    ):
+        with pytest.raises(WorkerError, match="lost") as caught:
+            with elsewhere(
+                lambda: GymWrapper(Strange("text", error)), allow_pickle=allow_pickle
+            ) as collector:
+                next(collector)
+        assert type(caught.value.__cause__).__name__ == kind and "in step" in str(caught.value)
+
+
+#: A worker that sends objects, whatever its collector says.
+HOSTILE = """
+import sys
+from windrow import _codecs, worker
+_codecs.become_elsewhere = lambda allow_pickle: None
+worker.main()
+"""
+
+
+@pytest.mark.parametrize("where", ["rows", "errors"])
+def test_nothing_of_a_worker_elsewhere_is_unpickled(where) -> None:
+    launcher = CommandLauncher([sys.executable, "-c", HOSTILE])
+    thing, error = (Own("thing"), None) if where == "rows" else ("text", Own("lost"))
+    with pytest.raises(Exception, match="of a kind that this collector does not read"):
+        with elsewhere(lambda: GymWrapper(Strange(thing, error)), launcher=launcher) as collector:
+            next(collector)

@@ -51,6 +51,8 @@ pub(crate) struct Source {
     pub(crate) hidden_imports: Vec<String>,
     /// The modules of its package that it knows, by the kind of edge, see `edges.py`.
     pub(crate) edges: BTreeMap<String, Vec<String>>,
+    /// What it names that reads pickled objects.
+    pub(crate) unpicklers: Vec<String>,
     /// Parameters annotated as plain `Any` and all that are annotated, then the same of results.
     pub(crate) any_shares: [usize; 4],
 }

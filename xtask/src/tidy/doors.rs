@@ -1,0 +1,79 @@
+//! Which modules of the Python package read what a connection brings, and by what they may not.
+//!
+//! Whoever sends a pickled object runs code where it is read. `windrow._codecs` alone decides where
+//! objects are read, too.
+
+use super::Findings;
+use crate::scan::Source;
+
+/// Modules that read what a connection brings.
+const DOORS: &[&str] = &[
+    "windrow._data",
+    "windrow._values",
+    "windrow.modules._door",
+    "windrow.modules._inference",
+    "windrow.modules._remote",
+    "windrow.processes.exceptions",
+    "windrow.processes.proxy",
+];
+
+/// Checks that no door imports, or names, what reads objects, and that each door exists: a renamed
+/// one would lose its rule.
+pub(super) fn check(sources: &[Source], findings: &mut Findings) {
+    for door in DOORS {
+        let Some(source) = sources.iter().find(|source| source.module == *door) else {
+            findings.problems.push(format!(
+                "{door}: expected a module that reads what a connection brings, found none"
+            ));
+            continue;
+        };
+        for reader in &source.unpicklers {
+            findings.problems.push(format!(
+                "{}: it names {reader}, by which what a connection brings could run code: read data by windrow._data, or ask \
+                 windrow._codecs",
+                source.path
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DOORS, check};
+    use crate::{scan::Source, tidy::Findings};
+
+    fn problems(unpicklers: &[&str], without: &str) -> Vec<String> {
+        let module = |name: &&str| Source {
+            path: format!("python/{name}.py"),
+            module: (*name).to_owned(),
+            unpicklers: unpicklers.iter().map(|name| (*name).to_owned()).collect(),
+            ..Source::default()
+        };
+        let sources: Vec<_> = DOORS
+            .iter()
+            .filter(|name| **name != without)
+            .map(module)
+            .collect();
+        let mut findings = Findings::default();
+        check(&sources, &mut findings);
+        findings.problems
+    }
+
+    #[test]
+    fn a_door_that_names_pickle_is_a_problem() {
+        assert!(problems(&[], "").is_empty());
+        let found = problems(&["pickle"], "");
+        assert_eq!(found.len(), DOORS.len(), "{found:?}");
+        assert!(found[0].contains("_data.py: it names pickle"), "{found:?}");
+    }
+
+    #[test]
+    fn a_door_that_is_no_more_is_a_problem() {
+        let found = problems(&[], DOORS[1]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].contains("windrow._values: expected a module"),
+            "{found:?}"
+        );
+    }
+}
