@@ -16,6 +16,7 @@ import windrow
 from doors.environment import FAULTS, Faulty
 from doors.table import DOORS, THREADS, cell, envs, silent, vector
 from windrow.collectors import Evaluator
+from windrow.envs import ParallelEnv
 
 #: A fault for each door, so that each fault has one.
 CELLS: list[tuple[str, str, Any]] = [
@@ -86,6 +87,15 @@ def test_losses_of_a_worker_add_up_over_exceptions_and_deaths() -> None:
     assert [reason[: len(ended)] for reason in reasons] == [raised, raised, ended, ended], (
         "the death is one of the worker"
     )
+
+
+def test_the_first_environment_is_made_anew_too(tmp_path: Path) -> None:
+    envs = windrow.make_vec([partial(Faulty, 0, "raises", str(tmp_path / "mark"))], on_loss=3)
+    first = envs.envs[0]  # type: ignore[attr-defined]
+    envs.reset(seed=0)
+    while first.taken < 15:
+        envs.step(np.zeros(1, np.int64))
+    assert envs.envs[0] is not first  # type: ignore[attr-defined]
 
 
 class Always(Faulty):
@@ -173,6 +183,16 @@ def test_members_that_are_received_some_at_a_time_are_replaced(tmp_path: Path) -
             "step_timeout must be a number of seconds above 0",
         ),
         (
+            {"env": Faulty(0, None, ""), "on_loss": 3},
+            ValueError,
+            "on_loss=3 makes new environments, got one object",
+        ),
+        (
+            {"env": ParallelEnv(2, partial(Faulty, 0, None, "")), "on_loss": 3},
+            ValueError,
+            "without transforms",
+        ),
+        (
             {"on_loss": 3, "transforms": windrow.envs.StepCounter()},
             ValueError,
             "without transforms",
@@ -183,7 +203,7 @@ def test_arguments_that_vectors_refuse(
     arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        windrow.make_vec([partial(Faulty, 0, None, "")], **arguments)
+        windrow.make_vec(**{"env": [partial(Faulty, 0, None, "")], **arguments})
 
 
 def test_an_evaluator_does_not_go_on_without_its_worker() -> None:

@@ -17,7 +17,7 @@ from windrow._windrow import VectorCore, mujoco_arguments, native_ids, native_in
 from windrow.envs._convert import of
 from windrow.envs._gymnasium import by_id
 from windrow.envs._native import EXACT_REWARD, NotNative, arguments_of
-from windrow.envs._recipe import Call, Many, Native, Recipe
+from windrow.envs._recipe import Call, Many, Native, Parallel, Recipe
 from windrow.envs._transform import around
 from windrow.envs.transforms import Compose
 from windrow.vectors._base import FORMS, VectorEnv
@@ -159,6 +159,12 @@ class Wanted:
             raise ValueError(
                 f"expected a list of {self.num_envs or 'one or more'} environments, as num_envs says, got {len(makers)}"
             )
+        if self.on_loss != "raise" and (
+            given := [maker for maker in makers if isinstance(maker, gymnasium.Env)]
+        ):
+            raise ValueError(
+                f"on_loss={self.on_loss} makes new environments, got one object, {given[0]}: give a function that makes one"
+            )
         if self.workers is None and not self.transforms:
             makers = _made_by_windrow(makers)
         vector: VectorEnv
@@ -175,9 +181,11 @@ class Wanted:
                     f"arguments of gymnasium.make are for ids, got {sorted(self.kwargs)}"
                 )
             self._check_killable(in_processes=False)
-            if self.on_loss != "raise" and any(recipe.is_native is not True for recipe in recipes):
+            if self.on_loss != "raise" and any(
+                recipe.is_native is not True or isinstance(recipe, Parallel) for recipe in recipes
+            ):
                 raise ValueError(
-                    f"on_loss={self.on_loss} replaces environments of functions and ids of Gymnasium without transforms: wrap them in "
+                    f"on_loss={self.on_loss} replaces environments of functions and ids of Gymnasium, without transforms: wrap them in "
                     "the function instead, or leave on_loss out"
                 )
             vector = EngineVector(
@@ -301,7 +309,9 @@ def _made_by_windrow(makers: list[Any]) -> list[Any]:
     made = first()
     if hasattr(type(made), "_recipe"):
         return [made, *(maker() for maker in makers[1:])]
-    return [lambda: made, *makers[1:]]
+    kept = [made]
+    # Another one takes its place where it is lost.
+    return [lambda: kept.pop() if kept else first(), *makers[1:]]
 
 
 def _singles(recipe: Recipe) -> list[Recipe]:
