@@ -55,13 +55,13 @@ def test_a_lost_row_is_the_last_observation_in_every_mode(
 
 @pytest.mark.parametrize("door", ["MultiSyncCollector", "AsyncBatchedCollector", "Evaluator"])
 def test_a_frozen_worker_in_a_thread_is_reported(door: str, tmp_path: Path) -> None:
-    found = silent(THREADS[door], "hangs in step", str(tmp_path / "mark"), 0.3)
+    found = silent(door, THREADS, str(tmp_path / "mark"), 0.3)
     assert found.is_right, found
 
 
 @pytest.mark.parametrize("door", ["MultiAsyncCollector", "make_vec", "Evaluator"])
 def test_a_frozen_worker_in_a_process_is_reported(door: str, tmp_path: Path) -> None:
-    found = silent(DOORS[door], "hangs in step", str(tmp_path / "mark"), 0.3)
+    found = silent(door, DOORS, str(tmp_path / "mark"), 0.3)
     assert found.is_right, found
 
 
