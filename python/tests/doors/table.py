@@ -20,7 +20,7 @@ from doors.environment import LENGTH, RELEASE, Faulty, when
 
 OnLoss = Literal["raise", 3]
 #: Seconds after which a worker counts as frozen.
-TIMEOUT = 1.0
+TIMEOUT = 1.5
 
 
 @dataclass
