@@ -252,7 +252,7 @@ impl Hall {
         };
         let thread = thread::Builder::new().name("windrow-door".to_owned());
         if thread.spawn(greeting).is_err() {
-            // The worker tries no second time, but other threads may end.
+            // The worker tries again.
             unpoisoned(self.strangers.lock()).leave(&watched);
         }
     }
