@@ -294,8 +294,13 @@ impl Refused {
         if self.named {
             return self;
         }
+        let got = match name.eq(SECRET) {
+            // Whatever its type.
+            Ok(true) => format!("{:?}", value.get_type()),
+            _ => format!("{value:?}"),
+        };
         Self {
-            expected: format!("{name} must be {}, got {value:?}", self.expected),
+            expected: format!("{name} must be {}, got {got}", self.expected),
             named: true,
             ..self
         }
@@ -335,6 +340,9 @@ impl Error for Refused {
         }
     }
 }
+
+/// The argument whose value stands in no error.
+const SECRET: &str = "token";
 
 /// What users read for integers of any size.
 const WHOLE_NUMBER: &str = "a whole number";

@@ -20,8 +20,7 @@ use pyo3::exceptions::{
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
-use serde::de::Error;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use windrow::remote::{
     Limits, Remote, RemoteError, RemotePolicy, RemoteServer, RemoteWeights, Tls, Token,
 };
@@ -39,26 +38,16 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<RemoteWeightsCore>()
 }
 
-/// A text that stands in no error, whatever came in its place.
-struct Hidden(String);
-
-impl<'de> Deserialize<'de> for Hidden {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let hidden = |_| D::Error::custom("expected a secret as str");
-        String::deserialize(from).map(Self).map_err(hidden)
-    }
-}
-
 /// What `windrow.modules._remote` has checked.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
     /// Of a client always; a server without one has a socket of its own.
     address: Option<String>,
-    token: Option<Hidden>,
+    token: Option<String>,
     /// Certificates and a key, in PEM.
     certificate: Option<String>,
-    key: Option<Hidden>,
+    key: Option<String>,
     authority: Option<String>,
     server_name: Option<String>,
     /// Whether pickled objects may cross.
@@ -73,8 +62,7 @@ struct Options {
 impl Options {
     /// The secret that client and server share, if there is one.
     fn token(&self) -> Result<Option<Token>, RemoteError> {
-        let token = self.token.as_ref();
-        token.map(|token| Token::new(token.0.as_str())).transpose()
+        self.token.as_deref().map(Token::new).transpose()
     }
 
     /// Certificates, if any part of them was given; a certificate has its key. What else is missing
@@ -82,7 +70,7 @@ impl Options {
     fn tls(&self) -> Option<Tls> {
         let mut tls = Tls::new();
         if let (Some(chain), Some(key)) = (&self.certificate, &self.key) {
-            tls = tls.identity(chain.as_str(), key.0.as_str());
+            tls = tls.identity(chain.as_str(), key.as_str());
         }
         if let Some(authority) = &self.authority {
             tls = tls.authority(authority.as_str());
@@ -90,9 +78,13 @@ impl Options {
         if let Some(name) = &self.server_name {
             tls = tls.server_name(name.as_str());
         }
-        let given = [&self.certificate, &self.authority, &self.server_name];
-        let is_given = given.iter().any(|part| part.is_some()) || self.key.is_some();
-        is_given.then_some(tls)
+        let given = [
+            &self.certificate,
+            &self.key,
+            &self.authority,
+            &self.server_name,
+        ];
+        given.iter().any(|part| part.is_some()).then_some(tls)
     }
 
     /// The longest messages that are read: a length is checked before memory is taken for it.

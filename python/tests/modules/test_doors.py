@@ -41,7 +41,11 @@ def dripping(link: socket.socket, until: threading.Event) -> None:
 def greeting(address: str, count: int) -> None:
     """Greets as somebody without the token, ``count`` times."""
     for number in range(count):
-        link = wire.connect(address, 60)
+        try:
+            link = wire.connect(address, 60)
+        except OSError:
+            # The server has ended.
+            return
         try:
             link.sendall(
                 wire.opening()

@@ -469,7 +469,7 @@ def test_wrong_arguments_are_refused_at_once(tmp_path) -> None:
         RemoteServer(always(0), tls={"key": tmp_path / "none.pem"})
     (tmp_path / "text.pem").write_text("no certificate")
     with pytest.raises(ValueError, match="TLS: authority"):
-        RemotePolicy("127.0.0.1:1", tls={"authority": tmp_path / "text.pem"})
+        RemotePolicy("127.0.0.1:1", token=TOKEN, tls={"authority": tmp_path / "text.pem"})
     with pytest.raises(TypeError, match="expected an address as server, got None"):
         RemoteModuleWeightUpdater(token=TOKEN)
     with pytest.raises(ValueError, match="evaluated where its server is"):
