@@ -14,7 +14,7 @@ import math
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from windrow._lazy import numpy, tensordict, torch
 from windrow.processes import exceptions
@@ -56,6 +56,9 @@ _KINDS = "numbers, text, bytes, arrays, tensors, and lists, tuples, dictionaries
 _WAY_OUT = "make data of it or leave it out, or give allow_pickle=True at both ends, if each may run what the other sends"
 
 
+Buffer: TypeAlias = bytes | memoryview
+
+
 class NotData(TypeError):
     """A value that only pickle could write; ``place`` leads to it."""
 
@@ -83,8 +86,10 @@ class Data:
         Raises:
             TypeError: it is no data, or has some in it that is none.
         """
+        parts: list[Buffer] = []
         try:
-            return _written(value, 0)
+            _write(value, 0, parts)
+            return b"".join(parts)
         except NotData as error:
             place = shown([*((names,) if isinstance(names, str) else names), *error.place])
             raise TypeError(
@@ -99,6 +104,8 @@ class Data:
         """
         if not given:
             return None
+        if given[:1] == TEXT:
+            return given[1:].decode("utf-8", "surrogatepass")
         if given[:1] == OBJECT:
             raise ValueError(
                 f"expected data, got a pickled object, which can run any code where it is read: {_WAY_OUT}"
@@ -131,50 +138,65 @@ def shown(names: Sequence[str]) -> str:
 
 def tensor(value: torch.Tensor) -> bytes:
     """A tensor as bytes: the name of its type, its shape, and its elements."""
+    return b"".join(_of_tensor(value))
+
+
+def numbers(
+    kind: bytes, dtype: str, shape: Sequence[int], elements: Buffer
+) -> tuple[bytes, Buffer]:
+    """The bytes of a tensor or an array with these ``elements``, in two parts."""
+    name = dtype.encode()
+    return b"".join(
+        (kind, bytes((len(name), len(shape))), name, *map(_NUMBER.pack, shape))
+    ), elements
+
+
+def _of_tensor(value: torch.Tensor) -> tuple[bytes, Buffer]:
     value = value.detach().cpu().contiguous()
-    elements = value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
+    elements = value.reshape(-1).view(torch.uint8).numpy().data if value.numel() else b""
     return numbers(TENSOR, str(value.dtype).removeprefix("torch."), value.shape, elements)
 
 
-def numbers(kind: bytes, dtype: str, shape: Sequence[int], elements: bytes) -> bytes:
-    """The bytes of a tensor or an array with these ``elements``."""
-    name = dtype.encode()
-    return b"".join(
-        (kind, bytes((len(name), len(shape))), name, *map(_NUMBER.pack, shape), elements)
-    )
-
-
-def _array(value: numpy.ndarray[Any, Any], kind: bytes = _ARRAY) -> bytes:
+def _of_array(value: numpy.ndarray[Any, Any], kind: bytes = _ARRAY) -> tuple[bytes, Buffer]:
     if value.dtype.name not in NUMBERS:
         raise NotData(value)
     native = value.astype(value.dtype.newbyteorder("="), copy=False)
     return numbers(kind, value.dtype.name, value.shape, native.tobytes())
 
 
-def _written(value: Any, depth: int) -> bytes:
+def _write(value: Any, depth: int, out: list[Buffer]) -> int:
+    """Appends the parts of what is written of ``value`` to ``out``; their bytes in all."""
     if (write := _WRITERS.get(type(value))) is not None:
-        return write(value)
+        written = write(value)
+        out.append(written)
+        return len(written)
     if (kind := _HOLDING.get(type(value))) is not None:
         if depth == _DEPTH:
             raise NotData(value)
+        out.append(kind)
         if kind is not _DICT:
-            return kind + _several(enumerate(value), depth)
-        keys = (_written(key, depth + 1) for key in value)
-        each = _several(value.items(), depth + 1)
-        return kind + _packed(keys) + each
+            return 1 + _several(enumerate(value), depth, out)
+        return (
+            1
+            + _several(((key, key) for key in value), depth, out)
+            + _several(value.items(), depth, out)
+        )
     # Nothing of a library is made where that is not imported.
     if "numpy" in sys.modules and isinstance(value, (numpy.ndarray, numpy.generic)):
-        return (
-            _array(value)
+        parts = (
+            _of_array(value)
             if isinstance(value, numpy.ndarray)
-            else _array(numpy.asarray(value), _SCALAR)
+            else _of_array(numpy.asarray(value), _SCALAR)
         )
-    if "torch" in sys.modules:
-        return _written_of_torch(value, depth)
-    raise NotData(value)
+    elif "torch" in sys.modules:
+        return _write_of_torch(value, depth, out)
+    else:
+        raise NotData(value)
+    out.extend(parts)
+    return sum(map(len, parts))
 
 
-def _written_of_torch(value: Any, depth: int) -> bytes:
+def _write_of_torch(value: Any, depth: int, out: list[Buffer]) -> int:
     if (
         isinstance(value, torch.Tensor)
         and value.layout is torch.strided
@@ -182,29 +204,37 @@ def _written_of_torch(value: Any, depth: int) -> bytes:
     ):
         if _types().get(str(value.dtype).removeprefix("torch.")) is not value.dtype:
             raise NotData(value)
-        return tensor(value)
+        parts = _of_tensor(value)
+        out.extend(parts)
+        return sum(map(len, parts))
     if isinstance(value, torch.Size):
-        return _written(tuple(value), depth)
-    if isinstance(value, torch.dtype):
-        return _DTYPE + str(value).removeprefix("torch.").encode()
-    if isinstance(value, torch.device):
-        return _DEVICE + str(value).encode()
+        return _write(tuple(value), depth, out)
+    if isinstance(value, (torch.dtype, torch.device)):
+        kind = _DTYPE if isinstance(value, torch.dtype) else _DEVICE
+        out.append(kind + str(value).removeprefix("torch.").encode())
+        return len(out[-1])
     if "tensordict" not in sys.modules or depth == _DEPTH:
         raise NotData(value)
+    kind, about, held = _parts_of(value)
+    out.append(kind)
+    return 1 + _several([("", about), *held], depth, out)
+
+
+def _parts_of(value: Any) -> tuple[bytes, tuple[Any, ...], list[tuple[str, Any]]]:
+    """The kind of a TensorDict or a stack, what is known of it, and what it holds, by name."""
     if tensordict.is_non_tensor(value):
-        return _VALUES + _several(
-            [("", tuple(value.batch_size)), *(("", one) for one in _flat(value))], depth
-        )
+        return _VALUES, tuple(value.batch_size), [("", one) for one in _flat(value)]
     if isinstance(value, tensordict.LazyStackedTensorDict):
-        about = (value.stack_dim, value.names[value.stack_dim])
-        return _STACK + _several([("", about), *(("", part) for part in value.tensordicts)], depth)
+        return (
+            _STACK,
+            (value.stack_dim, value.names[value.stack_dim]),
+            [("", part) for part in value.tensordicts],
+        )
     if type(value) is not tensordict.TensorDict:
         raise NotData(value)
     names = tuple(value.names) if any(value.names) else None
     about = (tuple(value.batch_size), names, value.device is not None, tuple(value.keys()))
-    return _TENSORDICT + _several(
-        [("", about), *((name, value.get(name)) for name in value.keys())], depth
-    )
+    return _TENSORDICT, about, [(name, value.get(name)) for name in value.keys()]
 
 
 def _flat(value: Any) -> list[Any]:
@@ -215,27 +245,23 @@ def _flat(value: Any) -> list[Any]:
     return values
 
 
-def _several(items: Iterable[tuple[object, object]], depth: int) -> bytes:
+def _several(items: Iterable[tuple[object, object]], depth: int, out: list[Buffer]) -> int:
     """Values one after the other, each behind its length; errors name where one is."""
-    written = []
+    begin, count, size = len(out), 0, _LENGTH.size
+    out.append(b"")
     for place, value in items:
+        at = len(out)
+        out.append(b"")
         try:
-            written.append(_written(value, depth + 1))
+            own = _write(value, depth + 1, out)
         except NotData as error:
             if place != "":
                 error.place.insert(0, str(place))
             raise
-    return _packed(written)
-
-
-def _packed(values: Iterable[bytes]) -> bytes:
-    values = list(values)
-    return b"".join(
-        (
-            _LENGTH.pack(len(values)),
-            *itertools.chain.from_iterable((_LENGTH.pack(len(value)), value) for value in values),
-        )
-    )
+        out[at] = _LENGTH.pack(own)
+        count, size = count + 1, size + _LENGTH.size + own
+    out[begin] = _LENGTH.pack(count)
+    return size
 
 
 _WRITERS: dict[type, Callable[[Any], bytes]] = {

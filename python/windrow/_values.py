@@ -39,7 +39,9 @@ def observed(value: object, name: str, codec: Data) -> bytes:
     """
     if isinstance(value, numpy.ndarray) and value.dtype.name in _data.NUMBERS:
         native = value.astype(value.dtype.newbyteorder("="), copy=False)
-        return _data.numbers(_data.TENSOR, value.dtype.name, value.shape, native.tobytes())
+        return b"".join(
+            _data.numbers(_data.TENSOR, value.dtype.name, value.shape, native.tobytes())
+        )
     return codec.write(value, name)
 
 

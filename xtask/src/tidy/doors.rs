@@ -6,22 +6,23 @@
 use super::Findings;
 use crate::scan::Source;
 
-/// Modules that read what a connection brings.
+/// Modules of the package that read what a connection brings.
 const DOORS: &[&str] = &[
-    "windrow._data",
-    "windrow._values",
-    "windrow.modules._door",
-    "windrow.modules._inference",
-    "windrow.modules._remote",
-    "windrow.processes.exceptions",
-    "windrow.processes.proxy",
+    "_data",
+    "_values",
+    "modules._door",
+    "modules._inference",
+    "modules._remote",
+    "processes.exceptions",
+    "processes.proxy",
 ];
 
 /// Checks that no door imports, or names, what reads objects, and that each door exists: a renamed
 /// one would lose its rule.
 pub(super) fn check(sources: &[Source], findings: &mut Findings) {
     for door in DOORS {
-        let Some(source) = sources.iter().find(|source| source.module == *door) else {
+        let door = format!("windrow.{door}");
+        let Some(source) = sources.iter().find(|source| source.module == door) else {
             findings.problems.push(format!(
                 "{door}: expected a module that reads what a connection brings, found none"
             ));
@@ -45,7 +46,7 @@ mod tests {
     fn problems(unpicklers: &[&str], without: &str) -> Vec<String> {
         let module = |name: &&str| Source {
             path: format!("python/{name}.py"),
-            module: (*name).to_owned(),
+            module: format!("windrow.{name}"),
             unpicklers: unpicklers.iter().map(|name| (*name).to_owned()).collect(),
             ..Source::default()
         };
@@ -71,9 +72,6 @@ mod tests {
     fn a_door_that_is_no_more_is_a_problem() {
         let found = problems(&[], DOORS[1]);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(
-            found[0].contains("windrow._values: expected a module"),
-            "{found:?}"
-        );
+        assert!(found[0].contains("_values: expected a module"), "{found:?}");
     }
 }

@@ -319,6 +319,19 @@ mod tests {
     }
 
     #[test]
+    fn values_are_found_by_their_first_byte() {
+        let ring = ring(vec![2], PartOrder::Sequential);
+        let mut part = ring.claim(0).unwrap();
+        fill(&mut part, 1.0);
+        let mut bytes = Vec::new();
+        part.write_to(&mut bytes).unwrap();
+        part.read_from(&bytes).unwrap();
+        // That of the texts, of the longest values, which were overwritten, and of none.
+        let found = [b'v', 7, b'o'].map(|first| part.has_value_of(first, &bytes));
+        assert_eq!(found, [true, false, false]);
+    }
+
+    #[test]
     fn other_bytes_are_refused_and_change_nothing() {
         let ring = ring(vec![2], PartOrder::Sequential);
         let mut part = ring.claim(0).unwrap();
