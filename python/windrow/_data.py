@@ -233,7 +233,12 @@ def _parts_of(value: Any) -> tuple[bytes, tuple[Any, ...], list[tuple[str, Any]]
     if type(value) is not tensordict.TensorDict:
         raise NotData(value)
     names = tuple(value.names) if any(value.names) else None
-    about = (tuple(value.batch_size), names, value.device is not None, tuple(value.keys()))
+    about: tuple[Any, ...] = (
+        tuple(value.batch_size),
+        names,
+        value.device is not None,
+        tuple(value.keys()),
+    )
     return _TENSORDICT, about, [(name, value.get(name)) for name in value.keys()]
 
 

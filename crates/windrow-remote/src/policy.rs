@@ -119,7 +119,8 @@ impl Policy for RemotePolicy {
         request.extend(json);
         let observed = binding.spec.observation_leaves();
         if let Some(first) = binding.first_rows {
-            rows::write(&observed, first, &mut request)?;
+            let refused = self.link.remote.limits.refused_values;
+            rows::write(&observed, first, &mut request, refused).map_err(PolicyError::failed)?;
         }
         let request = Arc::from(request);
         let spec = self.sit(&request)?;
@@ -162,13 +163,13 @@ impl Policy for RemotePolicy {
         })?;
         let mut body = Vec::new();
         input.envs.write(&mut body);
-        rows::write(&seat.observed, input.obs, &mut body)?;
+        let refused = self.link.remote.limits.refused_values;
+        rows::write(&seat.observed, input.obs, &mut body, refused).map_err(PolicyError::failed)?;
         let words = [exploration as u64, input.envs.len() as u64, 0];
         let answer = self.ask(words, &body, input.envs)?;
         let (Some(seat), Some(Kind::Acted)) = (&self.seat, Kind::of(&answer)) else {
             return Err(self.link.unexpected(&answer).into());
         };
-        let refused = self.link.remote.limits.refused_values;
         rows::read(&seat.columns, &answer.body, out, refused).map_err(|reason| {
             PolicyError::failed(format!("actions of {}: {reason}", self.link.remote.address))
         })?;

@@ -174,15 +174,22 @@ pub(crate) fn size(leaves: &[LeafSpec], rows: usize) -> Option<usize> {
     })
 }
 
-/// Appends `rows`, which are of `leaves`.
+/// Appends `rows`, which are of `leaves`. No value of variable size may begin with the byte
+/// `refused`.
+///
+/// # Errors
+/// Such a value, and rows of other leaves.
 pub(crate) fn write(
     leaves: &[LeafSpec],
     rows: Rows<'_>,
     out: &mut Vec<u8>,
-) -> Result<(), SlabError> {
+    refused: Option<u8>,
+) -> Result<(), String> {
+    let told = |error: SlabError| error.to_string();
     for (leaf, spec) in leaves.iter().enumerate() {
         if spec.dtype == DType::Bytes {
-            for value in rows.strings(Key::new(leaf))? {
+            for value in rows.strings(Key::new(leaf)).map_err(told)? {
+                check_value(value, refused).map_err(|reason| format!("{:?}: {reason}", spec.key))?;
                 // Rows have no longer ones.
                 out.extend((value.len() as u32).to_le_bytes());
                 out.extend(value);
@@ -190,7 +197,7 @@ pub(crate) fn write(
             continue;
         }
         for_dtype!(spec.dtype, T => {
-            let values = rows.get::<T>(Key::new(leaf))?;
+            let values = rows.get::<T>(Key::new(leaf)).map_err(told)?;
             let start = out.len();
             out.resize(start + size_of_val(values), 0);
             <T as Wire>::put(values, &mut out[start..]);
@@ -307,7 +314,7 @@ mod tests {
             .unwrap()
             .copy_from_slice(&[7i64, 8]);
         let mut bytes = Vec::new();
-        write(&leaves, from.rows(), &mut bytes).unwrap();
+        write(&leaves, from.rows(), &mut bytes, None).unwrap();
         let mut to = RowBlock::new(&leaves, 2).unwrap();
         read(&leaves, &bytes, to.rows_mut(), None).unwrap();
         assert_eq!(to.rows().strings(Key::new(0)).unwrap(), words);
@@ -330,7 +337,7 @@ mod tests {
             row.write_string(Key::new(0), 0, word).unwrap();
         }
         let mut bytes = Vec::new();
-        write(&leaves, from.rows(), &mut bytes).unwrap();
+        write(&leaves, from.rows(), &mut bytes, None).unwrap();
         let mut to = RowBlock::new(&leaves, 2).unwrap();
         read(&leaves, &bytes, to.rows_mut(), Some(b'p')).unwrap();
         let error = read(&leaves, &bytes, to.rows_mut(), Some(b'o')).unwrap_err();
@@ -363,7 +370,7 @@ mod tests {
             .unwrap()
             .copy_from_slice(&long);
         let mut bytes = Vec::new();
-        write(&leaves, from.rows(), &mut bytes).unwrap();
+        write(&leaves, from.rows(), &mut bytes, None).unwrap();
         assert_eq!(Some(bytes.len()), size(&leaves, 2));
         let mut to = RowBlock::new(&leaves, 2).unwrap();
         read(&leaves, &bytes, to.rows_mut(), None).unwrap();

@@ -251,7 +251,7 @@ fn act(frame: &Frame, seat: &mut Option<Seat>) -> Result<Frame, String> {
     };
     seat.served.act(&input, seat.out.rows_mut()).map_err(told)?;
     let mut body = Vec::new();
-    rows::write(&seat.columns, seat.out.rows(), &mut body).map_err(told)?;
+    rows::write(&seat.columns, seat.out.rows(), &mut body, seat.refused)?;
     let version = seat.served.version().unwrap_or_default();
     Ok(Kind::Acted.frame(frame.seq, [version as u64, 0, 0], body))
 }
