@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from typing import Any
 
 import pytest
@@ -224,6 +225,32 @@ def test_flags_of_groups_are_marked_with_those_of_the_step(make: Any) -> None:
         ]
         assert batch["next", name][-1].item() and not batch["agents", name].any()
     assert not batch["next", "agents", "terminated"].any()
+
+
+class Leaving(Ending):
+    """The first of two agents leaves after three steps, which ends the episode; the other one too,
+    where ``both``.
+    """
+
+    def __init__(self, both: bool) -> None:
+        super().__init__()
+        self.both = both
+
+    def _step(self, tensordict: Any) -> Any:
+        following = super()._step(tensordict)
+        left = torch.tensor([[self.count >= 3], [self.both and self.count >= 3]])
+        following["agents", "terminated"], following["agents", "done"] = left, left.clone()
+        following["terminated"] = following["done"] = left.any(0)
+        return following
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_agents_that_go_on_where_the_root_ends_an_episode_are_told_of_once(both: bool) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        next(Collector(Leaving(both), None, frames_per_batch=9, total_frames=9))
+    own = [str(one.message) for one in told if "ends by the flags at the root" in str(one.message)]
+    assert len(own) == (0 if both else 1) and all("('agents', 'done')" in one for one in own)
 
 
 def test_an_episode_goes_on_behind_a_step_that_is_marked() -> None:

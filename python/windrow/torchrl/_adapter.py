@@ -53,7 +53,7 @@ class Adapter:
     alone. The reward of a step is then the sum of all rewards, unless there is one called
     ``"reward"``, which keeps its element type; the flags say whether any of an environment's are
     set. As in TorchRL, flags at the root have the last word: those of agents below end no episode
-    then.
+    then, and stay as they are where the root ends one.
 
     What the ``state_spec`` names, and what is observed, is passed on where the policy writes it;
     otherwise the environment reads what a reset or step has given. Masks of actions that only the
@@ -113,6 +113,7 @@ class Adapter:
         self._check_flags(flags)
         nested = {key: spec for key, spec in flags.items() if isinstance(key, tuple)}
         self._nested_flags = list(nested)
+        self._has_warned = False
         observed.update(nested)
         self._specs = observed
         self._acted = [(key, acted[key]) for key in _in_order(acted)]
@@ -340,12 +341,31 @@ class Adapter:
         any_of = {name: self._any(following, keys) for name, keys in self._flags.items()}
         terminated, truncated = any_of["terminated"], any_of["truncated"]
         truncated = truncated | (any_of["done"] & ~terminated)
+        self._warn_of_going_on(following, terminated | truncated)
         return (
             self._arrays(following),
             torch.as_tensor(reward).numpy(),
             terminated.numpy(),
             truncated.numpy(),
         )
+
+    def _warn_of_going_on(self, following: TensorDictBase, ended: torch.Tensor) -> None:
+        """Warns once where the root ends an episode and the flags of an agent do not."""
+        if self._has_warned or not self._nested_flags or not ended.any():
+            return
+        for group in dict.fromkeys(map(_group, self._nested_flags)):
+            flags = [
+                self._rows(following.get(key)) for key in self._nested_flags if _group(key) == group
+            ]
+            if not torch.stack(flags).any(0)[ended].all():
+                self._has_warned = True
+                name = short((*group, "done"))
+                warn(
+                    f"an episode of {self.id} ends by the flags at the root, while those of agents, {name!r}, are not set: advantages that "
+                    "end by these run into the next episode. Let them end by the root's flags or, for PettingZoo, make the wrapper with "
+                    "done_on_any=False"
+                )
+                return
 
     def _write(self, key: Key, spec: theirs.TensorSpec, value: torch.Tensor) -> None:
         """Writes what the environment reads in its next step."""
