@@ -20,6 +20,10 @@ const SEQUENCE: usize = 3;
 /// stays.
 const NOTES: usize = 4;
 
+/// A random number, by which other files say that they belong to this one; 0 in old files.
+#[cfg(not(loom))]
+const IDENTITY: usize = 12;
+
 /// The first word of a mapped file, which includes the version of the format.
 #[cfg(not(loom))]
 const OF_WINDROW: u64 = u64::from_le_bytes(*b"windrow1");
@@ -228,7 +232,15 @@ impl Header {
         self.word(FINGERPRINT).store(fingerprint, Ordering::Relaxed);
         self.word(CAPACITY)
             .store(self.capacity as u64, Ordering::Relaxed);
+        self.word(IDENTITY)
+            .store(windrow_sync::entropy(), Ordering::Relaxed);
         self.word(MAGIC).store(OF_WINDROW, Ordering::Release);
+    }
+
+    /// The number that no other file has.
+    #[cfg(not(loom))]
+    pub(crate) fn identity(&self) -> u64 {
+        self.load(IDENTITY)
     }
 
     /// Whether this memory is not a store yet.

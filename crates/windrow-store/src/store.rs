@@ -299,6 +299,14 @@ impl Store {
         self.layout.bytes
     }
 
+    /// The number of a store in a file that no other file has, also when it is opened again: what
+    /// belongs to the store can name it. 0 in files that were made before there was one.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub fn identity(&self) -> u64 {
+        self.header.identity()
+    }
+
     /// The row after the last one written; 0 in an empty store.
     #[must_use]
     pub fn cursor(&self) -> usize {

@@ -7,7 +7,7 @@ use windrow_store::Store;
 use windrow_sync::unpoisoned;
 
 use super::lazy::Lazy;
-use super::run_file::RunFile;
+use super::run_file::{RunFile, RunOwner};
 use super::{Recovered, RunMarks, Storage, StorageRead};
 use crate::file::{Locked, io_error, replace};
 use crate::{KeptRuns, ReplayError};
@@ -89,10 +89,11 @@ impl LazyMemmapStorage {
             let store = Store::open(&directory.join(ROWS), leaves, self.capacity)?;
             let store = store.with_groups(groups);
             let path = directory.join(RUNS);
+            let owner = RunOwner::of(&store);
             let (file, kept) = match store.written() {
                 // Its maker may have died before it made them.
-                0 => (RunFile::make(&path, self.capacity)?, None),
-                written => RunFile::open(&path, self.capacity, written)?,
+                0 => (RunFile::make(&path, owner)?, None),
+                written => RunFile::open(&path, owner, written)?,
             };
             if store.written() > 0 {
                 self.recovered = Mutex::new(Some(Recovered {
@@ -186,7 +187,7 @@ impl LazyMemmapStorage {
         }
         let text = layout(&leaves, &frames.groups(), self.capacity).to_string();
         let store = Store::open(unfinished, leaves, self.capacity)?;
-        let runs = RunFile::make(&directory.join(RUNS), self.capacity)?;
+        let runs = RunFile::make(&directory.join(RUNS), RunOwner::of(&store))?;
         replace(&directory.join(LAYOUT), text.as_bytes())?;
         std::fs::rename(unfinished, rows).map_err(io_error("rename", unfinished))?;
         Ok((store, runs))

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
+use windrow_store::Store;
 use windrow_sync::unpoisoned;
 
 use crate::file::io_error;
@@ -14,9 +15,11 @@ use crate::{ReplayError, RunMarks};
 
 /// The first word, which includes the version of the format.
 const OF_WINDROW: u64 = u64::from_le_bytes(*b"windruns");
-/// Words before the first boundary: mark, capacity, and room for two slots.
+/// Words before the first boundary: mark, capacity, identity of the store, and room for two slots.
 const HEAD: usize = 24;
 const SLOTS: [usize; 2] = [8, 16];
+/// The place of the identity.
+const IDENTITY: usize = 2;
 /// Boundaries that a file has at least before those of overwritten rows are dropped.
 const FEW: usize = 4096;
 
@@ -29,8 +32,25 @@ const FEW: usize = 4096;
 #[derive(Debug)]
 pub(super) struct RunFile {
     path: PathBuf,
-    capacity: usize,
+    owner: RunOwner,
     held: Mutex<Held>,
+}
+
+/// The store that runs are of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RunOwner {
+    capacity: usize,
+    /// As of [`Store::identity`].
+    identity: u64,
+}
+
+impl RunOwner {
+    pub(super) fn of(store: &Store) -> Self {
+        Self {
+            capacity: store.capacity(),
+            identity: store.identity(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -111,19 +131,20 @@ impl RunFile {
     ///
     /// # Errors
     /// [`ReplayError::Io`].
-    pub(super) fn make(path: &Path, capacity: usize) -> Result<Self, ReplayError> {
-        let file = made(path, capacity, &[], Slot::default())?;
-        Ok(Self::of(path, capacity, file, Slot::default()))
+    pub(super) fn make(path: &Path, owner: RunOwner) -> Result<Self, ReplayError> {
+        let file = made(path, owner, &[], Slot::default())?;
+        Ok(Self::of(path, owner, file, Slot::default()))
     }
 
     /// The file at `path`, and the runs of a store that has written `written` rows; `None` where
     /// nothing was kept.
     ///
     /// # Errors
-    /// [`ReplayError::Io`]; [`ReplayError::Damaged`] when it is not such a file.
+    /// [`ReplayError::Io`]; [`ReplayError::Damaged`] when it is not such a file;
+    /// [`ReplayError::Misfit`] when it is of another store.
     pub(super) fn open(
         path: &Path,
-        capacity: usize,
+        owner: RunOwner,
         written: u64,
     ) -> Result<(Self, Option<KeptRuns>), ReplayError> {
         let mut options = OpenOptions::new();
@@ -141,12 +162,20 @@ impl RunFile {
             .iter()
             .map(|word| u64::from_le_bytes(*word))
             .collect();
-        if words.len() < HEAD || words[..2] != [OF_WINDROW, capacity as u64] {
-            let expected = format!("the trajectories of {capacity} rows");
+        if words.len() < HEAD || words[..2] != [OF_WINDROW, owner.capacity as u64] {
+            let expected = format!("the trajectories of {} rows", owner.capacity);
             return Err(damaged(
                 expected,
                 format!("{} bytes of others", bytes.len()),
             ));
+        }
+        if words[IDENTITY] != owner.identity {
+            return Err(ReplayError::Misfit {
+                path: path.to_path_buf(),
+                expected: "those of rows.bin beside it: restore both files from one copy"
+                    .to_owned(),
+                got: "the trajectories of another storage".to_owned(),
+            });
         }
         let slots = SLOTS.map(|at| Slot::parse(&words[at..at + Slot::WORDS]));
         let reached = slots
@@ -174,10 +203,10 @@ impl RunFile {
             next: slot.next_at(written),
             boundaries: boundaries.to_vec(),
         });
-        Ok((Self::of(path, capacity, file, slot), kept))
+        Ok((Self::of(path, owner, file, slot), kept))
     }
 
-    fn of(path: &Path, capacity: usize, file: File, slot: Slot) -> Self {
+    fn of(path: &Path, owner: RunOwner, file: File, slot: Slot) -> Self {
         let held = Held {
             file,
             slot,
@@ -187,7 +216,7 @@ impl RunFile {
         };
         Self {
             path: path.to_path_buf(),
-            capacity,
+            owner,
             held: Mutex::new(held),
         }
     }
@@ -311,7 +340,7 @@ impl RunFile {
     /// The number of the frame that goes into row `first`, and that of the first whose runs are
     /// known: the same where no frames before it stay.
     fn start(&self, slot: Slot, first: usize, written: u64) -> (u64, u64) {
-        let (next, capacity) = (slot.next_at(written), self.capacity as u64);
+        let (next, capacity) = (slot.next_at(written), self.owner.capacity as u64);
         let skipped = (first as u64 + capacity - next % capacity) % capacity;
         match skipped {
             0 => (next, slot.base),
@@ -340,7 +369,7 @@ impl RunFile {
     fn drop_overwritten(&self, held: &mut Held, written: u64) -> Result<(), ReplayError> {
         let next = held.slot.next_at(written);
         let oldest = next
-            .saturating_sub(self.capacity as u64)
+            .saturating_sub(self.owner.capacity as u64)
             .max(held.slot.base);
         let mut bytes = vec![0; 8 * held.slot.count as usize];
         read_at(&held.file, &mut bytes, 8 * HEAD as u64).map_err(io_error("read", &self.path))?;
@@ -370,7 +399,7 @@ impl RunFile {
             count: count as u64,
         };
         let unfinished = self.path.with_extension("tmp");
-        let file = made(&unfinished, self.capacity, &runs.boundaries, slot)?;
+        let file = made(&unfinished, self.owner, &runs.boundaries, slot)?;
         std::fs::rename(&unfinished, &self.path).map_err(io_error("rename", &unfinished))?;
         *held = Held {
             file,
@@ -388,9 +417,10 @@ impl RunFile {
 }
 
 /// A new file at `path`.
-fn made(path: &Path, capacity: usize, boundaries: &[u64], slot: Slot) -> Result<File, ReplayError> {
+fn made(path: &Path, owner: RunOwner, boundaries: &[u64], slot: Slot) -> Result<File, ReplayError> {
     let mut head = [0; HEAD];
-    head[..2].copy_from_slice(&[OF_WINDROW, capacity as u64]);
+    head[..2].copy_from_slice(&[OF_WINDROW, owner.capacity as u64]);
+    head[IDENTITY] = owner.identity;
     if slot.sequence > 0 {
         let at = SLOTS[(slot.sequence % 2) as usize];
         head[at..at + Slot::WORDS].copy_from_slice(&slot.words());
@@ -444,6 +474,11 @@ mod tests {
     const CAPACITY: usize = 50;
 
     /// The file, and what is in it.
+    const OWNER: RunOwner = RunOwner {
+        capacity: CAPACITY,
+        identity: 7,
+    };
+
     struct Model {
         directory: TempDir,
         file: RunFile,
@@ -455,7 +490,7 @@ mod tests {
     impl Model {
         fn new() -> Self {
             let directory = tempfile::tempdir().unwrap();
-            let file = RunFile::make(&directory.path().join("runs.bin"), CAPACITY).unwrap();
+            let file = RunFile::make(&directory.path().join("runs.bin"), OWNER).unwrap();
             Self {
                 directory,
                 file,
@@ -497,7 +532,7 @@ mod tests {
         /// Opens the file as another process does, and compares what can be read of rows that are
         /// there.
         fn reopen(&mut self) {
-            let (file, kept) = RunFile::open(&self.path(), CAPACITY, self.written).unwrap();
+            let (file, kept) = RunFile::open(&self.path(), OWNER, self.written).unwrap();
             self.file = file;
             let kept = kept.unwrap();
             assert_eq!(kept.next, self.next);
@@ -568,7 +603,7 @@ mod tests {
                 .around_unknown((first, 2), || in_place, || written, || Ok(()));
             unknown.unwrap();
             model.written += 2;
-            let (file, kept) = RunFile::open(&model.path(), CAPACITY, model.written).unwrap();
+            let (file, kept) = RunFile::open(&model.path(), OWNER, model.written).unwrap();
             model.file = file;
             let kept = kept.unwrap();
             assert_eq!((kept.keys, kept.next, kept.base), (0, next, base));
@@ -581,7 +616,7 @@ mod tests {
             .file
             .around((42, 1), &marks, || written, || Ok(()))
             .unwrap();
-        let (_, kept) = RunFile::open(&model.path(), CAPACITY, written + 1).unwrap();
+        let (_, kept) = RunFile::open(&model.path(), OWNER, written + 1).unwrap();
         assert_eq!(kept.map(|kept| (kept.keys, kept.next)), Some((0, 43)));
     }
 
@@ -608,7 +643,7 @@ mod tests {
         let good = std::fs::read(&path).unwrap();
         let open = |bytes: &[u8], written| {
             std::fs::write(&path, bytes).unwrap();
-            let opened = RunFile::open(&path, CAPACITY, written);
+            let opened = RunFile::open(&path, OWNER, written);
             opened
                 .map(|(_, kept)| kept)
                 .map_err(|error| error.to_string())

@@ -285,6 +285,25 @@ fn a_storage_refuses_a_damaged_file_of_runs() {
 }
 
 #[test]
+fn a_storage_refuses_the_file_of_runs_of_another() {
+    let of_two = [2, 3].map(|count| {
+        let directory = tempfile::tempdir().unwrap();
+        let storage = LazyMemmapStorage::new(CAPACITY);
+        let storage = storage.at(directory.path()).unwrap();
+        storage.write(0, &frames(0..count)).unwrap();
+        directory
+    });
+    let [one, other] = of_two.each_ref().map(|it| it.path().join("runs.bin"));
+    std::fs::copy(other, one).unwrap();
+    let opened = LazyMemmapStorage::new(CAPACITY).at(of_two[0].path());
+    let error = opened.unwrap_err().to_string();
+    assert!(
+        error.ends_with("runs.bin holds the trajectories of another storage, expected those of rows.bin beside it: restore both files from one copy"),
+        "{error}"
+    );
+}
+
+#[test]
 fn nested_dicts_keep_dimensions_of_their_own() {
     let grouped = || {
         let mut frames = frames(0..4);
