@@ -11,7 +11,7 @@ use crate::sampler::Sampler;
 use crate::state::BufferState;
 use crate::{
     ListStorage, RandomSampler, RateLimiter, ReplayError, RoundRobinWriter, RowOrder, SampleRng,
-    Storage, Writer,
+    Storage, Writer, check_room,
 };
 
 mod change;
@@ -210,15 +210,35 @@ impl ReplayBuffer {
     }
 
     /// Sets the priorities of rows, as `"index"` of a sample names them; `priorities` has one for
-    /// each, not negative. Returns the number of priorities set: rows that hold no frame at this
-    /// moment are skipped. A row that was overwritten since it was sampled gives the priority to
-    /// its new frame.
+    /// each, not negative. Returns the number of priorities set.
+    ///
+    /// A row stands for the frame that was drawn from it last, or for the present one if none was
+    /// drawn. It is skipped if it holds no frame at this moment, or another: a frame that was
+    /// overwritten since it was sampled gives its priority to no other. Where several samples are
+    /// in use at once, [`update_priority_of`](Self::update_priority_of) tells their frames apart.
     ///
     /// # Errors
     /// [`ReplayError::NoPriorities`] when the sampler has none, [`ReplayError::Priorities`] when
     /// they are not as many as rows, or one is negative or not finite; nothing is changed then.
     pub fn update_priority(&self, rows: &[i64], priorities: &[f32]) -> Result<usize, ReplayError> {
-        self.shared.lock().update_priority(rows, priorities)
+        let mut state = self.shared.lock();
+        state.update_priority(rows, None, priorities)
+    }
+
+    /// As [`update_priority`](Self::update_priority), of the very frames of a sample: `rows` is its
+    /// `"index"`, and `generations` its `"index_generation"`. Returns the number of frames that the
+    /// buffer still holds.
+    ///
+    /// # Errors
+    /// Those of [`update_priority`](Self::update_priority).
+    pub fn update_priority_of(
+        &self,
+        rows: &[i64],
+        generations: &[i64],
+        priorities: &[f32],
+    ) -> Result<usize, ReplayError> {
+        let mut state = self.shared.lock();
+        state.update_priority(rows, Some(generations), priorities)
     }
 
     /// The exponent of importance weights; `None` when the sampler has no priorities.
@@ -361,6 +381,9 @@ impl ReplayBufferBuilder {
         check_writer(&*self.sampler, &*self.writer)?;
         self.writer.begin(capacity)?;
         self.sampler.begin(capacity)?;
+        if self.sampler.has_priorities() {
+            check_room::<[i64; 2]>("the numbers of frames", capacity)?;
+        }
         if let Some(limiter) = &self.limiter {
             limiter.check(capacity)?;
         }

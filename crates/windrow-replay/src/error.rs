@@ -155,6 +155,14 @@ pub enum ReplayError {
         /// The entry that differs.
         key: NestedKey,
     },
+    /// A sampler of another crate drew what is no batch.
+    #[error("the sampler drew {got}, expected {expected}: see the documentation of Draw")]
+    Draw {
+        /// A draw that makes a batch.
+        expected: String,
+        /// The draw.
+        got: String,
+    },
     /// Priorities were given to a sampler that has none.
     #[error("the sampler has no priorities: build the buffer with a prioritized sampler")]
     NoPriorities,

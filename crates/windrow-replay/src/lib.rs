@@ -8,6 +8,7 @@ mod contents;
 mod episode_ends;
 mod error;
 mod file;
+mod generations;
 mod limiter;
 mod minibatches;
 mod reduction;

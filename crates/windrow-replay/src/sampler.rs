@@ -57,6 +57,11 @@ pub trait Sampler: CloneSampler + Debug + Send {
         self.run_keys().is_some()
     }
 
+    /// Whether frames have priorities, which [`update_priority`](Self::update_priority) sets.
+    fn has_priorities(&self) -> bool {
+        self.beta().is_some()
+    }
+
     /// The entry that gives new frames their priorities, and how several values make one. Frames
     /// may lack it.
     fn priority_key(&self) -> Option<(&NestedKey, Reduction)> {
@@ -105,8 +110,10 @@ pub trait Sampler: CloneSampler + Debug + Send {
         false
     }
 
-    /// Sets the priorities of rows: `priorities` has one for each of `rows`. Rows without a frame
-    /// are skipped. Returns the number of priorities that were set.
+    /// Sets the priorities of rows: `priorities` has one for each of `rows`, finite and not
+    /// negative. Rows without a frame are skipped, such as -1, which stands for a row whose frame
+    /// was overwritten. Returns the number of priorities that were set. Called where the sampler
+    /// [has priorities](Self::has_priorities).
     ///
     /// # Errors
     /// [`ReplayError::NoPriorities`] when the sampler has none.
@@ -244,7 +251,8 @@ impl<'a> Frames<'a> {
 /// Rows chosen for one batch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Draw {
-    /// The rows, in the order of the batch.
+    /// The rows, in the order of the batch: at most as many as the batch has frames, each with a
+    /// frame.
     pub rows: Vec<u32>,
     /// An importance weight for each of them.
     pub weights: Option<Vec<f32>>,
@@ -252,18 +260,75 @@ pub struct Draw {
     pub slices: Option<Slices>,
 }
 
+impl Draw {
+    /// Checks the draw of a sampler, which may be of another crate.
+    ///
+    /// # Errors
+    /// [`ReplayError::Draw`].
+    pub(crate) fn check(&self, batch_size: usize, frames: &Frames<'_>) -> Result<(), ReplayError> {
+        let count = self.rows.len();
+        let wrong = |expected: String, got: String| Err(ReplayError::Draw { expected, got });
+        if count > batch_size {
+            return wrong(format!("at most {batch_size}"), format!("{count} rows"));
+        }
+        let is_lost = |row: &&u32| !frames.contains(**row as usize);
+        if let Some(row) = self.rows.iter().find(is_lost) {
+            return wrong("rows that hold frames".to_owned(), format!("row {row}"));
+        }
+        if let Some(weights) = self.weights.as_ref().filter(|it| it.len() != count) {
+            let got = format!("{} weights", weights.len());
+            return wrong(format!("one for each of {count} rows"), got);
+        }
+        self.slices
+            .as_ref()
+            .map_or(Ok(()), |slices| slices.check(count))
+    }
+}
+
 /// The slices that a batch consists of, end to end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slices {
-    /// Number of frames of each slice, without padding.
+    /// Number of frames of each slice, without padding: at least 1. Those of all slices, with
+    /// padding, are the rows of the draw.
     pub lens: Vec<usize>,
     /// Number of frames that each slice begins with that only warm up a recurrent state; empty
-    /// where none do.
+    /// where none do. None is longer than its slice.
     pub burn_in: Vec<usize>,
-    /// Number of frames of each slice with padding, where slices are padded.
+    /// Number of frames of each slice with padding, where slices are padded: none is longer.
     pub padded: Option<usize>,
     /// The flag that marks the last frame of each slice; none where flags stay as they are.
     pub truncated_key: Option<NestedKey>,
+}
+
+impl Slices {
+    fn check(&self, rows: usize) -> Result<(), ReplayError> {
+        let lens = &self.lens;
+        let wrong = |expected: String, got: String| Err(ReplayError::Draw { expected, got });
+        let most = self.padded.unwrap_or(rows);
+        if let Some(len) = lens.iter().find(|&&len| len == 0 || len > most) {
+            let expected = format!("slices of 1 to {most} frames");
+            return wrong(expected, format!("one of {len}"));
+        }
+        let with_padding = lens.iter().map(|&len| self.padded.unwrap_or(len));
+        let sum = with_padding.fold(0, usize::saturating_add);
+        if sum != rows {
+            let got = format!("slices of {sum} frames in all");
+            return wrong(format!("as many as rows, {rows}"), got);
+        }
+        if !self.burn_in.is_empty() && self.burn_in.len() != lens.len() {
+            let got = format!("{} burn-ins", self.burn_in.len());
+            return wrong(
+                format!("none, or one for each of {} slices", lens.len()),
+                got,
+            );
+        }
+        let is_long = |(burn_in, len): &(&usize, &usize)| burn_in > len;
+        if let Some((burn_in, len)) = self.burn_in.iter().zip(lens).find(is_long) {
+            let got = format!("a burn-in of {burn_in} frames");
+            return wrong(format!("at most the {len} of its slice"), got);
+        }
+        Ok(())
+    }
 }
 
 /// The reason why a sampler drew nothing.

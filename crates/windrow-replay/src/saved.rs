@@ -3,6 +3,7 @@
 
 use tensordict::{Tensor, TensorDict};
 
+use crate::generations::Generations;
 use crate::limiter::LimiterCounts;
 use crate::runs::{RunColumns, SavedRuns};
 use crate::state::BufferState;
@@ -25,6 +26,8 @@ pub(crate) struct SavedState {
     pub(crate) rng: SampleRng,
     pub(crate) writer: TensorDict,
     pub(crate) sampler: TensorDict,
+    /// Present where the sampler has priorities; old states do not have it.
+    pub(crate) generations: Option<Generations>,
 }
 
 impl SavedState {
@@ -48,6 +51,7 @@ impl SavedState {
             rng: state.rng.clone(),
             writer: state.writer.state_dict(&rows)?,
             sampler: state.sampler.state_dict()?,
+            generations: state.generations.clone(),
             rows,
         })
     }
@@ -87,6 +91,9 @@ impl SavedState {
         dict.set("rng", numbers(&[seed as i64, drawn as i64])?)?;
         dict.set("sampler", self.sampler.clone())?;
         dict.set("writer", self.writer.clone())?;
+        if let Some(generations) = &self.generations {
+            dict.set("generations", generations.to_dict()?)?;
+        }
         if let Some(runs) = &self.runs {
             let columns = runs.columns();
             let flags = |flags: &[bool]| Tensor::from_slice(flags, [flags.len()]);
@@ -133,6 +140,10 @@ impl SavedState {
             rng: SampleRng::resume(seed as u64, drawn as u64),
             writer: writer_of(dict)?,
             sampler: dict.get_dict("sampler")?.clone(),
+            generations: match dict.contains_key("generations") {
+                true => Some(Generations::parse(dict.get_dict("generations")?, capacity)?),
+                false => None,
+            },
         };
         if let Some(runs) = &saved.runs {
             let in_order = saved.span().rows().map(|row| row as u32);
@@ -239,7 +250,12 @@ fn writer_of(dict: &TensorDict) -> Result<TensorDict, ReplayError> {
     Ok(writer)
 }
 
-fn number(what: &'static str, got: i64, least: i64, most: i64) -> Result<(), StateError> {
+pub(crate) fn number(
+    what: &'static str,
+    got: i64,
+    least: i64,
+    most: i64,
+) -> Result<(), StateError> {
     if (least..=most).contains(&got) {
         return Ok(());
     }

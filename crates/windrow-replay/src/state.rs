@@ -8,6 +8,7 @@ use tensordict::{NestedKey, TensorDict};
 
 use crate::contents::Contents;
 use crate::error::Held;
+use crate::generations::Generations;
 use crate::limiter::LimiterCounts;
 use crate::runs::NewRuns;
 use crate::sampler::{Draw, NoDraw, Sampler};
@@ -22,6 +23,8 @@ use crate::{
 pub(crate) struct BufferState {
     pub(crate) contents: Contents,
     pub(crate) sampler: Box<dyn Sampler>,
+    /// Present where the sampler has priorities.
+    pub(crate) generations: Option<Generations>,
     /// The entries of written frames that the sampler needs; another `Arc` with another sampler.
     pub(crate) keys: Arc<Keys>,
     pub(crate) writer: Box<dyn Writer>,
@@ -47,11 +50,20 @@ pub(crate) struct BufferState {
 pub(crate) struct Restored {
     contents: Contents,
     sampler: Box<dyn Sampler>,
+    generations: Option<Generations>,
     writer: Box<dyn Writer>,
     limiter: LimiterCounts,
     rng: SampleRng,
     write_count: u64,
     sampled: u64,
+}
+
+/// The rows of a batch.
+#[derive(Debug)]
+pub(crate) struct Drawn {
+    pub(crate) draw: Draw,
+    /// The numbers of their frames, where the sampler has priorities.
+    pub(crate) numbers: Option<Vec<i64>>,
 }
 
 /// The entries that are read of frames before they are written.
@@ -116,6 +128,7 @@ impl BufferState {
         Self {
             contents: Contents::new(writer.order(), capacity),
             keys: Keys::of(&*sampler),
+            generations: sampler.has_priorities().then(|| Generations::new(capacity)),
             sampler,
             writer,
             limiter,
@@ -135,28 +148,67 @@ impl BufferState {
         self.contents.announce(&mut *sampler);
         self.keys = Keys::of(&*sampler);
         self.sampler = sampler;
+        if !self.sampler.has_priorities() {
+            self.generations = None;
+        } else if self.generations.is_none() {
+            self.generations = Some(Generations::new(self.contents.rows.capacity()));
+            self.renumber();
+        }
     }
 
-    /// Sets the priorities of rows, if the sampler has any.
+    /// Gives all frames other numbers.
+    pub(crate) fn renumber(&mut self) {
+        if let Some(generations) = &mut self.generations {
+            let spans = self.contents.rows.spans();
+            spans.into_iter().for_each(|rows| generations.written(rows));
+        }
+    }
+
+    /// Sets the priorities of frames that were just written to `rows`, if the sampler has any.
     pub(crate) fn prioritize(
         &mut self,
         rows: &[i64],
         priorities: &[f32],
     ) -> Result<(), ReplayError> {
-        match self.update_priority(rows, priorities) {
-            Ok(_) | Err(ReplayError::NoPriorities) => Ok(()),
-            Err(error) => Err(error),
+        if self.sampler.has_priorities() {
+            let frames = self.contents.frames();
+            self.sampler.update_priority(rows, priorities, &frames)?;
         }
+        Ok(())
     }
 
-    /// As of [`Sampler::update_priority`].
+    /// Sets the priorities of the frames that `rows` still hold: those of `numbers` or, without
+    /// these, those that were drawn last. Returns their number.
     pub(crate) fn update_priority(
         &mut self,
         rows: &[i64],
+        numbers: Option<&[i64]>,
         priorities: &[f32],
     ) -> Result<usize, ReplayError> {
+        let Some(generations) = &self.generations else {
+            return Err(ReplayError::NoPriorities);
+        };
+        let counts = [Some(priorities.len()), numbers.map(<[i64]>::len)];
+        if let Some(got) = counts.into_iter().flatten().find(|&got| got != rows.len()) {
+            let rows = rows.len();
+            return Err(PriorityError::Count { rows, got }.into());
+        }
+        let wrong = |&(_, priority): &(usize, &f32)| !(priority.is_finite() && *priority >= 0.0);
+        if let Some((at, &priority)) = priorities.iter().enumerate().find(wrong) {
+            let row = rows[at];
+            return Err(PriorityError::Value { priority, row, at }.into());
+        }
+        let rows = generations.still(rows, numbers);
         let frames = self.contents.frames();
-        self.sampler.update_priority(rows, priorities, &frames)
+        self.sampler.update_priority(&rows, priorities, &frames)
+    }
+
+    /// A caller gets frames that were drawn ahead.
+    pub(crate) fn hand_out(&mut self, rows: &[i64], numbers: &[i64]) {
+        if let Some(generations) = &mut self.generations {
+            let row = |&row: &i64| usize::try_from(row).unwrap_or(usize::MAX);
+            generations.hand_out(rows.iter().map(row), numbers);
+        }
     }
 
     pub(crate) fn held(&self) -> Held {
@@ -179,6 +231,9 @@ impl BufferState {
     pub(crate) fn admit(&mut self, rows: RowSpan, new: Option<&NewRuns>, skipped: usize) {
         if !rows.is_empty() {
             self.contents.admit(rows, new, skipped);
+            if let Some(generations) = &mut self.generations {
+                generations.written(rows);
+            }
             self.sampler.written(rows, &self.contents.frames());
         }
     }
@@ -223,6 +278,7 @@ impl BufferState {
         Ok(Restored {
             contents,
             sampler,
+            generations: saved.generations,
             writer,
             limiter: saved.limiter,
             rng: saved.rng,
@@ -234,6 +290,10 @@ impl BufferState {
     /// Replaces the parts by those of a saved state.
     pub(crate) fn apply(&mut self, restored: Restored) {
         self.contents = restored.contents;
+        match (&mut self.generations, restored.generations) {
+            (Some(mine), Some(saved)) => *mine = saved.after(mine),
+            _ => self.renumber(),
+        }
         self.sampler = restored.sampler;
         self.writer = restored.writer;
         if let Some(limiter) = &mut self.limiter {
@@ -243,8 +303,9 @@ impl BufferState {
         (self.write_count, self.sampled) = (restored.write_count, restored.sampled);
     }
 
-    /// Chooses rows for a batch.
-    pub(crate) fn draw(&mut self, batch_size: usize) -> Result<Draw, NoDraw> {
+    /// Chooses rows for a batch. Frames that are drawn
+    /// `ahead` do not count as drawn until they are [handed out](Self::hand_out).
+    pub(crate) fn draw(&mut self, batch_size: usize, ahead: bool) -> Result<Drawn, NoDraw> {
         if let Some(limiter) = &self.limiter
             && let Some(wait) = limiter.blocks_sample(batch_size, self.contents.rows.len())
         {
@@ -255,6 +316,14 @@ impl BufferState {
         }
         let frames = self.contents.frames();
         let draw = self.sampler.draw(batch_size, &frames, &mut self.rng)?;
+        draw.check(batch_size, &frames)?;
+        let numbers = self.generations.as_mut().map(|generations| {
+            let numbers = generations.of(&draw.rows);
+            if !ahead {
+                generations.hand_out(draw.rows.iter().map(|&row| row as usize), &numbers);
+            }
+            numbers
+        });
         for row in self.sampler.spent() {
             self.evict(RowSpan::new(row as usize, 1, self.contents.rows.capacity()));
         }
@@ -263,7 +332,7 @@ impl BufferState {
         if let Some(limiter) = &mut self.limiter {
             limiter.sampled(batch_size);
         }
-        Ok(draw)
+        Ok(Drawn { draw, numbers })
     }
 
     /// Whether writing `frames` frames would overwrite some that a checkpoint has not copied yet.

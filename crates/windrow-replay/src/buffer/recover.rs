@@ -33,6 +33,7 @@ pub(super) fn recover(state: &mut BufferState, storage: &dyn Storage) -> Result<
         }
     }
     state.contents.announce(&mut *state.sampler);
+    state.renumber();
     state.write_count = recovered.written;
     Ok(())
 }

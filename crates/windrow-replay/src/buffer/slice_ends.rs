@@ -4,6 +4,11 @@ use tensordict::{DType, NestedKey, Tensor, TensorDict, TensorError};
 
 use crate::sampler::Slices;
 
+/// Whether a frame of a padded slice is no padding.
+pub(super) const MASK: (&str, &str) = ("collector", "mask");
+/// Whether a frame only warms up a recurrent state.
+pub(super) const BURN_IN: (&str, &str) = ("collector", "burn_in");
+
 /// The flags of a `batch` that consists of `slices`, under their keys.
 pub(super) fn slices(batch: &TensorDict, slices: &Slices) -> Result<TensorDict, TensorError> {
     let mut marks = TensorDict::new(batch.batch_size());
@@ -29,16 +34,10 @@ pub(super) fn slices(batch: &TensorDict, slices: &Slices) -> Result<TensorDict, 
         marks.set("is_init", raised(batch, &"is_init".into(), &first)?)?;
     }
     if slices.padded.is_some() {
-        marks.set(
-            ("collector", "mask"),
-            Tensor::from_vec(real, batch.batch_size())?,
-        )?;
+        marks.set(MASK, Tensor::from_vec(real, batch.batch_size())?)?;
     }
     if !slices.burn_in.is_empty() {
-        marks.set(
-            ("collector", "burn_in"),
-            Tensor::from_vec(warming, batch.batch_size())?,
-        )?;
+        marks.set(BURN_IN, Tensor::from_vec(warming, batch.batch_size())?)?;
     }
     Ok(marks)
 }

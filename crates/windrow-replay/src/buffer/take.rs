@@ -5,18 +5,21 @@ use std::time::{Duration, Instant};
 use tensordict::{Tensor, TensorDict};
 use windrow_sync::unpoisoned;
 
+use super::slice_ends::{BURN_IN, MASK};
 use super::{BufferInner, ReplayBuffer};
 use crate::error::Waited;
-use crate::sampler::{Draw, NoDraw};
+use crate::sampler::NoDraw;
+use crate::state::Drawn;
 use crate::{ReplayError, StorageRead, check_room};
 
 impl ReplayBuffer {
     /// A batch of `batch_size` frames, by default that of the builder: flat, in fresh memory.
     ///
     /// `"index"` holds the row of every frame, as `int64`. A prioritized sampler adds
-    /// `"priority_weight"`, `float32`. Slices have `("next", "truncated")` and `("next", "done")`
-    /// set with their last frame, `"is_init"`, where it is recorded, with their first, and where
-    /// they are padded `("collector", "mask")`. Slices with a burn-in have
+    /// `"priority_weight"`, `float32`, and `"index_generation"`, `int64`: numbers that say which of
+    /// the frames of their rows these are. Slices have `("next", "truncated")` and
+    /// `("next", "done")` set with their last frame, `"is_init"`, where it is recorded, with their
+    /// first, and where they are padded `("collector", "mask")`. Slices with a burn-in have
     /// `("collector", "burn_in")`.
     ///
     /// Waits while collectors are attached that may bring what is missing, up to the builder's
@@ -45,8 +48,9 @@ impl ReplayBuffer {
         Ok(batch)
     }
 
-    /// As [`sample_within`](Self::sample_within), but frames as they were written, and apart from
-    /// them, under the same keys, the entries that [`sample`](Self::sample) adds or changes.
+    /// As [`sample_within`](Self::sample_within), but frames as they were written, with the mask
+    /// and the burn-in of slices, and apart from them, under the same keys, all entries that
+    /// [`sample`](Self::sample) adds or changes.
     ///
     /// # Errors
     /// The errors of [`sample_within`](Self::sample_within).
@@ -56,7 +60,36 @@ impl ReplayBuffer {
         batch_size: impl Into<Option<usize>>,
         timeout: Duration,
     ) -> Result<(TensorDict, TensorDict), ReplayError> {
-        let batch_size = batch_size.into().or(self.shared.batch_size);
+        self.sample_parts(batch_size.into(), timeout, false)
+    }
+
+    /// As [`sample_apart`](Self::sample_apart), without waiting. The frames count as drawn, for
+    /// [`update_priority`](Self::update_priority), once they are [handed out](Self::hand_out).
+    ///
+    /// # Errors
+    /// The errors of [`sample`](Self::sample).
+    #[doc(hidden)]
+    pub fn sample_ahead(
+        &self,
+        batch_size: impl Into<Option<usize>>,
+    ) -> Result<(TensorDict, TensorDict), ReplayError> {
+        self.sample_parts(batch_size.into(), Duration::ZERO, true)
+    }
+
+    /// A caller gets frames that were drawn ahead: `"index"` and `"index_generation"` of the
+    /// sample.
+    #[doc(hidden)]
+    pub fn hand_out(&self, rows: &[i64], generations: &[i64]) {
+        self.shared.lock().hand_out(rows, generations);
+    }
+
+    fn sample_parts(
+        &self,
+        batch_size: Option<usize>,
+        timeout: Duration,
+        ahead: bool,
+    ) -> Result<(TensorDict, TensorDict), ReplayError> {
+        let batch_size = batch_size.or(self.shared.batch_size);
         let batch_size = batch_size.ok_or(ReplayError::NoBatchSize)?;
         if batch_size == 0 {
             return Err(ReplayError::Argument {
@@ -66,10 +99,17 @@ impl ReplayBuffer {
             });
         }
         check_room::<i64>("a sample", batch_size)?;
-        let (draw, reader) = self.shared.draw(batch_size, timeout)?;
-        let batch = reader.gather(&draw.rows)?;
+        let (drawn, reader) = self.shared.draw(batch_size, timeout, ahead)?;
+        let mut batch = reader.gather(&drawn.draw.rows)?;
         drop(reader);
-        let info = info(&batch, draw)?;
+        let info = info(&batch, drawn)?;
+        // Without these, nobody could tell padding and burn-in from frames to learn from.
+        for key in [MASK, BURN_IN]
+            .into_iter()
+            .filter(|&key| info.contains_key(key))
+        {
+            batch.set(key, info.get(key)?.clone())?;
+        }
         Ok((batch, info))
     }
 
@@ -108,15 +148,16 @@ impl BufferInner {
         &self,
         batch_size: usize,
         timeout: Duration,
-    ) -> Result<(Draw, Box<dyn StorageRead + '_>), ReplayError> {
+        ahead: bool,
+    ) -> Result<(Drawn, Box<dyn StorageRead + '_>), ReplayError> {
         let mut begin = None;
         let mut state = self.lock();
         loop {
             if let Some(failure) = state.writers.news() {
                 return Err(failure);
             }
-            let why = match state.draw(batch_size) {
-                Ok(draw) => {
+            let why = match state.draw(batch_size, ahead) {
+                Ok(drawn) => {
                     // Under the lock: no thread has begun to overwrite these rows, and the next one
                     // waits for this reader.
                     let reader = self.storage.read();
@@ -125,7 +166,7 @@ impl BufferInner {
                     if limited {
                         self.writable.notify_all();
                     }
-                    return Ok((draw, reader));
+                    return Ok((drawn, reader));
                 }
                 Err(NoDraw::Error(error)) => return Err(error),
                 Err(NoDraw::Shortage(why)) => why,
@@ -156,7 +197,8 @@ impl BufferInner {
 }
 
 /// The entries that the sampler adds to a batch.
-fn info(batch: &TensorDict, draw: Draw) -> Result<TensorDict, ReplayError> {
+fn info(batch: &TensorDict, drawn: Drawn) -> Result<TensorDict, ReplayError> {
+    let Drawn { draw, numbers } = drawn;
     let len = draw.rows.len();
     let mut info = match &draw.slices {
         Some(slices) => super::slice_ends::slices(batch, slices)?,
@@ -164,6 +206,9 @@ fn info(batch: &TensorDict, draw: Draw) -> Result<TensorDict, ReplayError> {
     };
     let rows: Vec<i64> = draw.rows.iter().map(|&row| i64::from(row)).collect();
     info.set("index", Tensor::from_vec(rows, [len])?)?;
+    if let Some(numbers) = numbers {
+        info.set("index_generation", Tensor::from_vec(numbers, [len])?)?;
+    }
     if let Some(weights) = draw.weights {
         info.set("priority_weight", Tensor::from_vec(weights, [len])?)?;
     }

@@ -3,9 +3,7 @@ use tensordict::{NestedKey, Tensor, TensorDict};
 use super::sum_tree::SumTree;
 use super::{Draw, Frames, NoDraw, Sampler};
 use crate::saved::sizes;
-use crate::{
-    PriorityError, Reduction, ReplayError, RowSpan, SampleRng, Shortage, StateError, check_room,
-};
+use crate::{Reduction, ReplayError, RowSpan, SampleRng, Shortage, StateError, check_room};
 
 /// Draws frames in proportion to their priorities, with replacement.
 ///
@@ -103,7 +101,7 @@ impl Sampler for PrioritizedSampler {
         priorities: &[f32],
         frames: &Frames<'_>,
     ) -> Result<usize, ReplayError> {
-        let masses = self.priorities.masses(rows, priorities, frames)?;
+        let masses = self.priorities.masses(rows, priorities, frames);
         let updated = masses.len();
         self.tree.set(masses);
         Ok(updated)
@@ -198,24 +196,12 @@ impl Priorities {
     }
 
     /// Each of `rows` that holds a frame, with the mass of its priority in `priorities`.
-    ///
-    /// # Errors
-    /// [`ReplayError::Priorities`]; nothing is changed then.
     pub(super) fn masses(
         &mut self,
         rows: &[i64],
         priorities: &[f32],
         frames: &Frames<'_>,
-    ) -> Result<Vec<(usize, f32)>, ReplayError> {
-        if rows.len() != priorities.len() {
-            let (rows, got) = (rows.len(), priorities.len());
-            return Err(PriorityError::Count { rows, got }.into());
-        }
-        let wrong = |&(_, priority): &(usize, &f32)| !(priority.is_finite() && *priority >= 0.0);
-        if let Some((at, &priority)) = priorities.iter().enumerate().find(wrong) {
-            let row = rows[at];
-            return Err(PriorityError::Value { priority, row, at }.into());
-        }
+    ) -> Vec<(usize, f32)> {
         let mut masses = Vec::with_capacity(rows.len());
         for (&row, &priority) in rows.iter().zip(priorities) {
             let Some(row) = usize::try_from(row)
@@ -227,7 +213,7 @@ impl Priorities {
             self.max = Some(self.max.map_or(priority, |max| max.max(priority)));
             masses.push((row, self.mass(priority)));
         }
-        Ok(masses)
+        masses
     }
 
     /// Importance weights of the drawn rows.

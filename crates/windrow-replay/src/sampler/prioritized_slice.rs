@@ -224,7 +224,7 @@ impl Sampler for PrioritizedSliceSampler {
         priorities: &[f32],
         frames: &Frames<'_>,
     ) -> Result<usize, ReplayError> {
-        let updated = self.priorities.masses(rows, priorities, frames)?;
+        let updated = self.priorities.masses(rows, priorities, frames);
         for &(row, mass) in &updated {
             self.masses[row] = mass;
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tensordict::{Tensor, TensorDict};
 use windrow_replay::{
     Draw, Frames, ListStorage, NoDraw, ReplayBuffer, ReplayBufferBuilder, ReplayError, RowOrder,
-    RowSet, RowSpan, SampleRng, Sampler, Shortage, StateError, Writer, check_room,
+    RowSet, RowSpan, SampleRng, Sampler, Shortage, Slices, StateError, Writer, check_room,
 };
 use windrow_sync::error_chain;
 
@@ -250,4 +250,76 @@ fn a_writer_that_chooses_a_row_that_there_is_not_gets_an_error() {
         Err(ReplayError::Store(_))
     ));
     assert!(buffer.is_empty());
+}
+
+/// Draws the same each time, however many frames a batch has.
+#[derive(Debug, Clone)]
+struct FixedSampler(Draw);
+
+impl Sampler for FixedSampler {
+    fn draw(&mut self, _: usize, _: &Frames<'_>, _: &mut SampleRng) -> Result<Draw, NoDraw> {
+        Ok(self.0.clone())
+    }
+}
+
+#[test]
+fn a_draw_that_makes_no_batch_is_an_error_of_the_sampler() {
+    let refused = |rows: &[u32], weights: Option<usize>, slices: Option<Slices>| {
+        let draw = Draw {
+            rows: rows.to_vec(),
+            weights: weights.map(|count| vec![1.0; count]),
+            slices,
+        };
+        let buffer = builder().sampler(FixedSampler(draw)).build().unwrap();
+        buffer.extend(&frames(0, 5)).unwrap();
+        let error = buffer.sample(4).unwrap_err().to_string();
+        let (drew, _) = error.split_once(": see").unwrap();
+        drew.to_owned()
+    };
+    let slices = |lens: &[usize], burn_in: &[usize], padded: Option<usize>| {
+        Some(Slices {
+            lens: lens.to_vec(),
+            burn_in: burn_in.to_vec(),
+            padded,
+            truncated_key: None,
+        })
+    };
+    let four = [0, 1, 2, 3];
+    for (drew, expected) in [
+        (refused(&[0; 6], None, None), "6 rows, expected at most 4"),
+        (
+            refused(&[0, 5], None, None),
+            "row 5, expected rows that hold frames",
+        ),
+        (
+            refused(&four, Some(3), None),
+            "3 weights, expected one for each of 4 rows",
+        ),
+        (
+            refused(&four, None, slices(&[2, 3], &[], None)),
+            "slices of 5 frames in all, expected as many as rows, 4",
+        ),
+        (
+            refused(&four, None, slices(&[2, 9], &[], None)),
+            "one of 9, expected slices of 1 to 4 frames",
+        ),
+        (
+            refused(&four, None, slices(&[0, 4], &[], None)),
+            "one of 0, expected slices of 1 to 4 frames",
+        ),
+        (
+            refused(&four, None, slices(&[1, 3], &[], Some(2))),
+            "one of 3, expected slices of 1 to 2 frames",
+        ),
+        (
+            refused(&four, None, slices(&[2, 2], &[1], None)),
+            "1 burn-ins, expected none, or one for each of 2 slices",
+        ),
+        (
+            refused(&four, None, slices(&[2, 2], &[1, 3], None)),
+            "a burn-in of 3 frames, expected at most the 2 of its slice",
+        ),
+    ] {
+        assert_eq!(drew, format!("the sampler drew {expected}"));
+    }
 }

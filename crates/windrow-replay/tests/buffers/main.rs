@@ -11,6 +11,7 @@ mod checkpoint;
 mod custom;
 mod saved;
 mod saving;
+mod stale;
 mod statistics;
 mod storage;
 mod threads;

@@ -153,11 +153,9 @@ impl Pair {
             assert!(matches!(updated, Err(ReplayError::NoPriorities)));
             return;
         }
-        let held = |row: &&i64| self.list.cells.iter().any(|cell| cell.row as i64 == **row);
-        assert_eq!(updated.unwrap(), rows.iter().filter(held).count());
-        for (&row, priority) in rows.iter().zip(priorities) {
-            self.list.update(row as usize, priority);
-        }
+        let each = rows.iter().zip(priorities);
+        let applied = each.filter(|&(&row, priority)| self.list.update(row as usize, priority));
+        assert_eq!(updated.unwrap(), applied.count());
     }
 
     /// A buffer that took the state over draws what this one draws.
@@ -227,6 +225,7 @@ impl Pair {
         let rows: Vec<usize> = index(batch).into_iter().map(|row| row as usize).collect();
         let expected: Vec<Stamp> = rows.iter().map(|&row| self.list.at(row).stamp).collect();
         assert_eq!(stamps(batch), expected);
+        self.list.sampled(&rows);
         match self.kind {
             Kind::Random | Kind::Best => assert_eq!(rows.len(), asked),
             Kind::WithoutReplacement { shuffle, drop_last } => {

@@ -1,6 +1,6 @@
 //! The buffer as a list of frames, searched from end to end at every question.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::{Stamp, id_of, is_last};
 use crate::kinds::{ALPHA, BETA, Kind, Slice};
@@ -28,6 +28,8 @@ pub(crate) struct List {
     /// The frame written last, and which collector wrote it, if none of the users did.
     last: Option<(Stamp, Option<usize>)>,
     highest: Option<f32>,
+    /// By row, the frame that was drawn from it last.
+    drawn_last: BTreeMap<usize, Stamp>,
     /// Without replacement: rows still to be drawn, and the next row when in order.
     pending: BTreeSet<usize>,
     next: usize,
@@ -51,6 +53,7 @@ impl List {
             runs: 0,
             last: None,
             highest: None,
+            drawn_last: BTreeMap::new(),
             pending: BTreeSet::new(),
             next: 0,
             over: false,
@@ -60,7 +63,11 @@ impl List {
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Self::new(self.kind, self.capacity, self.with_ids);
+        let drawn_last = std::mem::take(&mut self.drawn_last);
+        *self = Self {
+            drawn_last,
+            ..Self::new(self.kind, self.capacity, self.with_ids)
+        };
     }
 
     pub(crate) fn at(&self, row: usize) -> &Cell {
@@ -156,11 +163,28 @@ impl List {
         kept.into_iter().map(|(_, row)| row as i64).collect()
     }
 
-    pub(crate) fn update(&mut self, row: usize, priority: f32) {
-        if let Some(cell) = self.cells.iter_mut().find(|cell| cell.row == row) {
-            cell.priority = priority;
-            self.highest = Some(self.highest.map_or(priority, |high| high.max(priority)));
+    pub(crate) fn sampled(&mut self, rows: &[usize]) {
+        for &row in rows {
+            let stamp = self.at(row).stamp;
+            self.drawn_last.insert(row, stamp);
         }
+    }
+
+    /// Whether the row holds a frame that got the priority.
+    pub(crate) fn update(&mut self, row: usize, priority: f32) -> bool {
+        let Some(cell) = self.cells.iter_mut().find(|cell| cell.row == row) else {
+            return false;
+        };
+        if self
+            .drawn_last
+            .get(&row)
+            .is_some_and(|&drawn| drawn != cell.stamp)
+        {
+            return false;
+        }
+        cell.priority = priority;
+        self.highest = Some(self.highest.map_or(priority, |high| high.max(priority)));
+        true
     }
 
     /// The runs, oldest first: their cells.

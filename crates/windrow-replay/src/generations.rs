@@ -1,0 +1,172 @@
+//! Which frame a row holds, among all that it has held: priorities of one must not go to another.
+
+use tensordict::{Tensor, TensorDict};
+
+use crate::saved::{number, sizes};
+use crate::{ReplayError, RowSpan};
+
+/// Numbers the frames of rows, where the sampler has priorities.
+///
+/// A learner gives priorities to frames that it has sampled before, and a collector may have
+/// overwritten them meanwhile. A sample carries the numbers of its frames (`"index_generation"`).
+/// Where a caller names rows only, the frame that was drawn last counts.
+#[derive(Debug, Clone)]
+pub(crate) struct Generations {
+    /// The number of the next frame. Never goes back, so that no two frames share a number.
+    next: i64,
+    /// By row: the number of its frame, or of the last one that it held.
+    of: Vec<i64>,
+    drawn: Vec<LastDraw>,
+}
+
+/// The frame of a row that was drawn last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LastDraw {
+    /// None was drawn: priorities can only mean the present frame.
+    Never,
+    /// The frame that the row holds.
+    Present,
+    /// One that was overwritten or removed.
+    Earlier,
+}
+
+impl Generations {
+    /// No frames, in `capacity` rows.
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            next: 0,
+            of: vec![0; capacity],
+            drawn: vec![LastDraw::Never; capacity],
+        }
+    }
+
+    /// Each row of `rows` has another frame.
+    pub(crate) fn written(&mut self, rows: RowSpan) {
+        for row in rows.rows() {
+            self.of[row] = self.next;
+            self.next += 1;
+            if self.drawn[row] == LastDraw::Present {
+                self.drawn[row] = LastDraw::Earlier;
+            }
+        }
+    }
+
+    /// The numbers of the frames in `rows`.
+    pub(crate) fn of(&self, rows: &[u32]) -> Vec<i64> {
+        rows.iter().map(|&row| self.of[row as usize]).collect()
+    }
+
+    /// A caller gets the frames `numbers`, which were in `rows` when they were drawn.
+    pub(crate) fn hand_out(&mut self, rows: impl IntoIterator<Item = usize>, numbers: &[i64]) {
+        for (row, &number) in rows.into_iter().zip(numbers) {
+            if let Some(drawn) = self.drawn.get_mut(row) {
+                *drawn = match self.of[row] == number {
+                    true => LastDraw::Present,
+                    false => LastDraw::Earlier,
+                };
+            }
+        }
+    }
+
+    /// `rows`, with -1, which is no row, for each that no longer holds the frame that is meant: the
+    /// one of `numbers` or, without these, the one that was drawn last.
+    pub(crate) fn still(&self, rows: &[i64], numbers: Option<&[i64]>) -> Vec<i64> {
+        let holds = |at: usize, row: usize| match numbers {
+            Some(numbers) => self.of.get(row) == Some(&numbers[at]),
+            None => self.drawn.get(row) != Some(&LastDraw::Earlier),
+        };
+        let checked = |(at, &row): (usize, &i64)| match usize::try_from(row) {
+            Ok(index) if holds(at, index) => row,
+            _ => -1,
+        };
+        rows.iter().enumerate().map(checked).collect()
+    }
+
+    /// Continues to number where these and `others` end: a sample of either has no number of a
+    /// later frame.
+    pub(crate) fn after(mut self, others: &Self) -> Self {
+        self.next = self.next.max(others.next);
+        self
+    }
+
+    /// The tensors that a file keeps.
+    ///
+    /// # Errors
+    /// When tensors cannot be made.
+    pub(crate) fn to_dict(&self) -> Result<TensorDict, ReplayError> {
+        let len = self.of.len();
+        let drawn = self.drawn.iter().map(|&drawn| drawn as u8).collect();
+        let mut dict = TensorDict::new([]);
+        dict.set("next", Tensor::scalar(self.next))?;
+        dict.set("of", Tensor::from_slice(&self.of, [len])?)?;
+        dict.set("drawn", Tensor::from_vec::<u8>(drawn, [len])?)?;
+        Ok(dict)
+    }
+
+    /// The numbers of `capacity` rows that a file keeps.
+    ///
+    /// # Errors
+    /// [`ReplayError::State`] when they are of another buffer or damaged, [`ReplayError::Tensor`]
+    /// when an entry is missing or of another kind.
+    pub(crate) fn parse(dict: &TensorDict, capacity: usize) -> Result<Self, ReplayError> {
+        let next = dict.get("next")?.item::<i64>()?;
+        number("number of a frame", next, 0, i64::MAX / 2)?;
+        let of = dict.as_slice::<i64>("of")?.to_vec();
+        let drawn = dict.as_slice::<u8>("drawn")?;
+        if let Some(got) = [of.len(), drawn.len()]
+            .into_iter()
+            .find(|&got| got != capacity)
+        {
+            return Err(sizes("numbers of frames", capacity, got).into());
+        }
+        let drawn = drawn.iter().map(|drawn| match drawn {
+            0 => LastDraw::Never,
+            1 => LastDraw::Present,
+            _ => LastDraw::Earlier,
+        });
+        let drawn = drawn.collect();
+        Ok(Self { next, of, drawn })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Generations;
+    use crate::RowSpan;
+
+    #[test]
+    fn a_row_stands_for_the_frame_that_was_drawn_last() {
+        let mut frames = Generations::new(3);
+        frames.written(RowSpan::new(0, 3, 3));
+        let first = frames.of(&[0, 1]);
+        frames.hand_out([0, 1], &first);
+        frames.written(RowSpan::new(0, 1, 3));
+        assert_eq!(frames.still(&[0, 1, 2, -1, 9], None)[..3], [-1, 1, 2]);
+        let second = frames.of(&[0]);
+        frames.hand_out([0], &second);
+        assert_eq!(frames.still(&[0], None), [0]);
+    }
+
+    #[test]
+    fn a_number_stands_for_one_frame_alone() {
+        let mut frames = Generations::new(2);
+        frames.written(RowSpan::new(0, 2, 2));
+        let first = frames.of(&[0, 1]);
+        frames.written(RowSpan::new(0, 1, 2));
+        assert_eq!(
+            frames.still(&[0, 1, 1], Some(&[first[0], first[1], first[0]])),
+            [-1, 1, -1]
+        );
+        assert_eq!(frames.still(&[0], Some(&frames.of(&[0]))), [0]);
+    }
+
+    #[test]
+    fn frames_that_are_handed_out_late_count_as_overwritten() {
+        let mut frames = Generations::new(1);
+        frames.written(RowSpan::new(0, 1, 1));
+        let ahead = frames.of(&[0]);
+        frames.written(RowSpan::new(0, 1, 1));
+        frames.hand_out([0], &ahead);
+        assert_eq!(frames.still(&[0], None), [-1]);
+    }
+}
