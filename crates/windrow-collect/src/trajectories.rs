@@ -13,7 +13,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub(crate) use column::rearranged;
 pub(crate) use frames::rebuilt;
 pub(crate) use gather::Move;
-pub(crate) use runs::{BatchRows, IDS, MASK, Marks, done_of, mask_of, one_each};
+pub(crate) use runs::{BatchRows, IDS, MASK, Marks, PADDING_ID, done_of, mask_of, one_each};
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, Tensor, TensorDict, TensorError};
 
@@ -29,8 +29,9 @@ const SLACK: usize = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrajFormat {
-    /// One row each, `[trajectories, longest]`: zeros after the end, and `("collector", "mask")`,
-    /// `bool`, which is true before it. The second dimension is named `"time"`.
+    /// One row each, `[trajectories, longest]`: zeros after the end, where ids are -1, and
+    /// `("collector", "mask")`, `bool`, which is true before it. The second dimension is named
+    /// `"time"`.
     #[default]
     Padded,
     /// One after another, `[frames]`: each ends where `("next", "done")` is true. The dimension is
@@ -422,6 +423,29 @@ impl TrajectoryBatcher {
         self.severed.clear();
         self.pushed = 0;
         std::mem::take(&mut self.pending)
+    }
+
+    /// Drops the trajectories of which `batch`, which is not [pushed](Self::push), has frames.
+    /// Those that go on after it do so under the next ids of their environments, and are left out.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub(crate) fn leave_out(&mut self, batch: &TensorDict) -> Result<(), TensorError> {
+        let rows = BatchRows::of(batch)?;
+        let (ids, done) = (one_each::<i64>(batch, IDS)?, done_of(batch)?);
+        let envs = self.envs.unwrap_or(0);
+        Marks::of(&ids, &done, None)?.runs(rows, |run| {
+            let owner = self.envs.map_or(run.id, |envs| run.id.rem_euclid(envs));
+            if let Some(open) = self.open.remove(&owner) {
+                self.pending -= open.len;
+                self.unwanted += open.len;
+            }
+            match run.done {
+                true => self.severed.remove(&owner),
+                false => self.severed.insert(owner, run.id + envs),
+            };
+        });
+        Ok(())
     }
 
     /// Drops all frames, and returns how many there were. Later frames of unfinished trajectories

@@ -7,7 +7,7 @@ use tensordict::{Tensor, TensorDict, TensorError};
 use windrow_slab::{Commit, Lease, Part, Ring, SlabError};
 
 use crate::config::plan::CatResults;
-use crate::trajectories::{IDS, MASK, TrajectoryBatcher, rebuilt};
+use crate::trajectories::{IDS, MASK, PADDING_ID, TrajectoryBatcher, rebuilt};
 
 /// A slab that workers have filled.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ pub(crate) fn push_parts(
 }
 
 /// All parts, those of one worker in the order of time.
-fn parts_in_order(lease: &Lease) -> impl Iterator<Item = usize> {
+pub(crate) fn parts_in_order(lease: &Lease) -> impl Iterator<Item = usize> {
     let order = lease.order();
     (0..lease.commits().len()).map(move |place| order.map_or(place, |order| order[place]))
 }
@@ -268,8 +268,8 @@ fn pad(parts: &[TensorDict], steps: usize) -> Result<Vec<TensorDict>, TensorErro
     parts.iter().map(|part| pad_time(part, steps)).collect()
 }
 
-/// The part with zeros behind its frames, up to `steps` steps; their trajectory id is -1, which no
-/// trajectory has, and `("collector", "mask")` is false at them.
+/// The part with zeros behind its frames, up to `steps` steps; their id is [`PADDING_ID`], and
+/// `("collector", "mask")` is false at them.
 fn pad_time(part: &TensorDict, steps: usize) -> Result<TensorDict, TensorError> {
     let time = part.ndim() - 1;
     let missing = steps.saturating_sub(steps_of(part));
@@ -287,7 +287,7 @@ fn pad_time(part: &TensorDict, steps: usize) -> Result<TensorDict, TensorError> 
         shape[time] = missing;
         padded.set(
             IDS,
-            Tensor::cat(&[ids, &Tensor::full(&shape, -1i64)?], time)?,
+            Tensor::cat(&[ids, &Tensor::full(&shape, PADDING_ID)?], time)?,
         )?;
     }
     let names: Vec<Option<&str>> = part.names().iter().map(Option::as_deref).collect();

@@ -9,11 +9,14 @@ use tensordict::{Tensor, TensorDict, TensorError};
 use windrow_slab::Layout;
 
 use crate::config::plan::Delivery;
-use crate::deliver::assemble::{Filled, SavedSlab, assemble, push_parts, put_together, unpadded};
+use crate::deliver::assemble::{
+    Filled, SavedSlab, assemble, parts_in_order, push_parts, put_together, unpadded,
+};
 use crate::deliver::core::Core;
 use crate::deliver::slabs::Slabs;
 use crate::error::NextError;
 use crate::postproc::split_trajectories;
+use crate::shared::commands::Restart;
 use crate::trajectories::{SavedTrajectories, TrajectoryBatcher};
 
 /// How frames make batches.
@@ -136,7 +139,25 @@ impl Batches {
             .collect();
         core.shared.schedule().counting = true;
         core.count_on(core.ring.begun());
+        self.leave_out(slabs.as_deref().ok())?;
         Ok(self.assemble(&slabs?)?)
+    }
+
+    /// Sees to it that nobody joins the frames before and after `slabs`, which are not in the
+    /// stream: episodes go on under new ids, and trajectories that lack frames are dropped. Where
+    /// it is not known which frames are missing, episodes begin anew.
+    fn leave_out(&mut self, slabs: Option<&[Filled]>) -> Result<(), TensorError> {
+        let Some(slabs) = slabs else {
+            self.core.restart(Restart::Unseeded);
+            return Ok(());
+        };
+        self.core.shared.set_apart();
+        if let Some(batcher) = &mut self.shape.batcher {
+            for Filled { lease, .. } in slabs {
+                parts_in_order(lease).try_for_each(|part| batcher.leave_out(&lease.part(part)?))?;
+            }
+        }
+        Ok(())
     }
 
     /// The frames that were collected and not delivered yet.

@@ -133,7 +133,11 @@ impl<S: LastStage> Collector<S> {
 
     /// Collects one whole batch and returns it without post-processing. The batch is not written to
     /// a replay buffer, and does not count towards `total_frames` or in [`stats`](Self::stats).
-    /// Episodes go on before and after it.
+    ///
+    /// Episodes go on before and after it. Those that go on after it have new ids, since the frames
+    /// in between are in no other batch: neither trajectories nor slices of a replay buffer have
+    /// holes. Where whole trajectories are delivered, the episodes that it cuts are left out, and
+    /// counted as [dropped](Stats::dropped_frames).
     ///
     /// # Errors
     /// Those of [the iterator](Self::next); [`NextError::RunsAhead`] where workers run ahead, since

@@ -3,8 +3,8 @@
 use tensordict::{DType, Tensor, TensorDict, TensorError};
 
 use crate::trajectories::{
-    BatchRows, IDS, MASK, Marks, Move, done_of, mask_of, one_each, padding_mask, rearranged,
-    rebuilt,
+    BatchRows, IDS, MASK, Marks, Move, PADDING_ID, done_of, mask_of, one_each, padding_mask,
+    rearranged, rebuilt,
 };
 
 /// Other keys of ids and mask, at the top level.
@@ -12,7 +12,7 @@ const FLAT_IDS: &[&str] = &["traj_ids"];
 const FLAT_MASK: &[&str] = &["mask"];
 
 /// A copy of `batch`, `[…, time]`, with one row for each trajectory in it: `[pieces, longest]`,
-/// zeros after the end of each, the second dimension named `"time"`.
+/// zeros after the end of each, where ids are -1, the second dimension named `"time"`.
 ///
 /// A trajectory that continues in the next batch is cut: rows are pieces, in the order in which
 /// they come in `batch`, environment by environment. A piece ends where `("collector", "traj_ids")`
@@ -58,7 +58,7 @@ pub fn split_trajectories(batch: &TensorDict) -> Result<TensorDict, TensorError>
         frames.set(key, numbered(batch, &pieces)?)?;
         pieces
     };
-    let mut split = padded(&frames, &pieces, mask_key)?;
+    let mut split = padded(&frames, &pieces, key, mask_key)?;
     split.set_names(&[None, Some("time")])?;
     Ok(split)
 }
@@ -97,6 +97,7 @@ fn numbered(batch: &TensorDict, pieces: &[(usize, usize)]) -> Result<Tensor, Ten
 fn padded(
     batch: &TensorDict,
     pieces: &[(usize, usize)],
+    key: &[&str],
     mask_key: &[&str],
 ) -> Result<TensorDict, TensorError> {
     let lens: Vec<usize> = pieces.iter().map(|&(_, len)| len).collect();
@@ -109,6 +110,12 @@ fn padded(
     let mut out = rebuilt(batch, dims, &size, &mut |tensor| {
         rearranged(tensor, dims, &moves, &size)
     })?;
+    let ids = out.get(key)?;
+    let (shape, mut ids) = (ids.shape().to_vec(), ids.to_vec::<i64>()?);
+    for (row, &len) in ids.chunks_mut(longest.max(1)).zip(&lens) {
+        row[len..].fill(PADDING_ID);
+    }
+    out.set(key, Tensor::from_vec(ids, shape)?)?;
     out.set(mask_key, padding_mask(&lens, longest)?)?;
     Ok(out)
 }
@@ -152,7 +159,7 @@ mod tests {
         assert_eq!(split.batch_size(), [3, 3]);
         assert_eq!(split.names()[1].as_deref(), Some("time"));
         assert_eq!(ints(&split, &["observation"]), [1, 2, 0, 3, 0, 0, 4, 5, 6]);
-        assert_eq!(ints(&split, IDS), [7, 7, 0, 9, 0, 0, 4, 4, 4]);
+        assert_eq!(ints(&split, IDS), [7, 7, -1, 9, -1, -1, 4, 4, 4]);
         let (o, x) = (false, true);
         assert_eq!(mask(&split, MASK), [x, x, o, x, o, o, x, x, x]);
     }
@@ -160,7 +167,7 @@ mod tests {
     #[test]
     fn pieces_come_environment_by_environment_also_where_a_later_one_ends_first() {
         let split = split_trajectories(&with_ids(&[2, 3], IDS, &[7, 7, 7, 4, 9, 9])).unwrap();
-        assert_eq!(ints(&split, IDS), [7, 7, 7, 4, 0, 0, 9, 9, 0]);
+        assert_eq!(ints(&split, IDS), [7, 7, 7, 4, -1, -1, 9, 9, -1]);
         assert_eq!(ints(&split, &["observation"]), [1, 2, 3, 4, 0, 0, 5, 6, 0]);
     }
 
@@ -186,7 +193,7 @@ mod tests {
         batch.set(("next", "done"), done).unwrap();
         let split = split_trajectories(&batch).unwrap();
         assert_eq!(split.batch_size(), [3, 4]);
-        assert_eq!(ints(&split, IDS), [0, 0, 0, 0, 1, 1, 0, 0, 2, 2, 2, 2]);
+        assert_eq!(ints(&split, IDS), [0, 0, -1, -1, 1, 1, -1, -1, 2, 2, 2, 2]);
         assert_eq!(
             ints(&split, &["observation"]),
             [1, 2, 0, 0, 3, 4, 0, 0, 5, 6, 7, 8]

@@ -218,6 +218,7 @@ mod tests {
                     traj_id: id,
                     seed: word,
                 }),
+                apart: true,
             },
         });
         let filled = Answer::Filled {

@@ -9,6 +9,9 @@ pub(crate) struct Commands {
     pub(crate) restart: Option<Restart>,
     /// Carried out before `restart`.
     pub(crate) resume: Option<Resume>,
+    /// Gives the episodes that go on new ids: frames before the next part were taken out of the
+    /// stream, and nobody shall join what comes to what came.
+    pub(crate) apart: bool,
 }
 
 impl Commands {

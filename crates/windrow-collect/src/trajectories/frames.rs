@@ -6,7 +6,7 @@ use tensordict::{DType, Entry, NestedKey, Tensor, TensorDict, TensorError};
 
 use super::column::{Column, column};
 use super::gather::Move;
-use super::runs::{DONE, IDS, MASK};
+use super::runs::{DONE, IDS, MASK, PADDING_ID};
 use super::scratch::Scratch;
 
 /// Copied frames, in the order in which they came.
@@ -182,10 +182,11 @@ impl CopiedFrames {
     }
 }
 
-/// `int64` of shape `shape`, one for each frame: the id of each of `spans` in its places.
+/// `int64` of shape `shape`, one for each frame: the id of each of `spans` in its places, and
+/// [`PADDING_ID`] elsewhere.
 fn ids(block: &mut Scratch, shape: &[usize], spans: &[Span]) -> Result<Tensor, TensorError> {
     block.written(shape, |out| {
-        out.fill(0);
+        out.fill(PADDING_ID);
         for &Span { id, to, len } in spans {
             out[to..to + len].fill(id);
         }

@@ -175,6 +175,14 @@ impl Cursor {
         self.restart = Some(Restart::Resumed);
     }
 
+    /// Gives the episodes that go on new ids, which no frame carries yet.
+    pub(crate) fn set_apart(&mut self) {
+        self.ids.base += self.ids.total_envs as i64;
+        let numbers = self.envs.ids().iter().zip(&self.episode);
+        let ids = numbers.map(|(&env, &episode)| self.ids.id(env, episode));
+        self.traj_ids = ids.collect();
+    }
+
     /// The smallest frame that no environment has reached yet.
     pub(crate) fn next_frame(&self) -> u64 {
         self.envs.frames().iter().max().copied().unwrap_or(0)

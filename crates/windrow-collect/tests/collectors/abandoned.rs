@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tensordict::TensorDict;
-use windrow_collect::{Collector, CollectorBuilder, Handle, OnLoss, TrajFormat};
+use windrow_collect::{Collector, CollectorBuilder, Delivery, Handle, OnLoss, TrajFormat};
 use windrow_env::testing::LedgerEnv;
 
 use crate::crew::world::{PLACEMENTS, World};
@@ -70,6 +70,18 @@ fn trajectories_that_a_control_call_has_left_are_dropped_at_once() {
             .trajs_per_batch(1)
             .traj_format(TrajFormat::Cat);
         check_accounts(builder.build().unwrap(), 2000, call);
+    }
+}
+
+#[test]
+fn trajectories_that_a_rollout_has_taken_frames_of_are_dropped() {
+    let crews = all().filter(|crew| crew.delivery == Delivery::Synchronous);
+    for crew in crews {
+        let builder = healthy(crew)
+            .trajs_per_batch(1)
+            .traj_format(TrajFormat::Cat);
+        let rollout = |collector: &mut Collector, _: &Handle| drop(collector.rollout().unwrap());
+        check_accounts(builder.build().unwrap(), 2000, rollout);
     }
 }
 

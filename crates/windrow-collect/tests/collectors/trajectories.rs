@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
-use tensordict::{DType, Tensor, TensorDict, TensorError};
+use tensordict::{DType, NestedKey, Tensor, TensorDict, TensorError};
 use windrow_collect::{
     Collector, CollectorBuilder, Interrupt, NextError, TrajFormat, TrajectoryBatcher,
 };
@@ -156,8 +156,11 @@ fn check_padded(batch: &TensorDict, expected: &[TensorDict]) {
         let expected = expected.clone().with_names(&[Some("time")]).unwrap();
         assert_eq!(row.slice(0, ..len).unwrap(), expected);
         for (key, tensor) in row.slice(0, len..).unwrap().leaves() {
-            let zeros = Tensor::zeros(tensor.dtype(), tensor.shape()).unwrap();
-            assert_eq!(tensor, &zeros, "{key}");
+            let padding = match key == NestedKey::from(("collector", "traj_ids")) {
+                true => Tensor::full(tensor.shape(), -1i64).unwrap(),
+                false => Tensor::zeros(tensor.dtype(), tensor.shape()).unwrap(),
+            };
+            assert_eq!(tensor, &padding, "{key}");
         }
     }
 }

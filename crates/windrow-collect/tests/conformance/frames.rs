@@ -147,6 +147,33 @@ pub(crate) fn check_contiguous(frames: &[Frame], max_length: i64) {
     }
 }
 
+/// All frames of `batches`, of which those in `rollouts`, by their places, are outside of the
+/// count. Episodes go on behind each of these under new ids; the frames that are returned have the
+/// old ones.
+pub(crate) fn with_old_ids(batches: &[TensorDict], rollouts: &[usize]) -> Vec<Frame> {
+    let (mut all, mut ids) = (Vec::new(), HashSet::new());
+    let (mut old, mut last) = (HashMap::new(), HashMap::<i64, (usize, Frame)>::new());
+    for (place, batch) in batches.iter().enumerate() {
+        for mut frame in frames(batch) {
+            let before = last.get(&frame.env()).filter(|(_, frame)| !frame.done);
+            if let Some((from, before)) = before {
+                let is_apart = *from < place && rollouts.contains(from);
+                assert_eq!(frame.traj_id != before.traj_id, is_apart, "{frame:?}");
+                if is_apart {
+                    assert!(!ids.contains(&frame.traj_id), "an id twice: {frame:?}");
+                    let before = before.traj_id;
+                    old.insert(frame.traj_id, old.get(&before).copied().unwrap_or(before));
+                }
+            }
+            last.insert(frame.env(), (place, frame.clone()));
+            ids.insert(frame.traj_id);
+            frame.traj_id = old.get(&frame.traj_id).copied().unwrap_or(frame.traj_id);
+            all.push(frame);
+        }
+    }
+    all
+}
+
 /// Whether the frames of one environment are whole episodes with gaps between them only: after a
 /// reset or a loss an episode stops where it was, and another begins with its first step under a
 /// new trajectory id.
