@@ -326,6 +326,31 @@ def test_a_collector_that_was_started_and_has_ended(collected) -> None:
     collected(collector)
 
 
+@pytest.mark.parametrize("placement", ["threads", "processes"])
+def test_a_collector_that_was_started_and_runs_is_freed_with_its_buffer(
+    collected, placement: str
+) -> None:
+    def collector() -> list[Any]:
+        buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=5)
+        collector = MultiAsyncCollector(
+            [cartpole] * 2, frames_per_batch=10, placement=placement, replay_buffer=buffer
+        )
+        collector.start()
+        buffer.sample()
+        return [collector, buffer]
+
+    collected(collector)
+
+
+def test_a_collector_that_was_started_lives_as_long_as_its_buffer() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=5)
+    Collector(cartpole, frames_per_batch=10, total_frames=2000, replay_buffer=buffer).start()
+    gc.collect()
+    until(lambda: buffer.write_count == 2000)
+    # What has ended is kept no longer.
+    until(lambda: not buffer._collecting)
+
+
 @pytest.mark.parametrize("asked", [False, True])
 def test_a_collector_that_has_failed_in_the_background(collected, asked: bool) -> None:
     def collector() -> list[Any]:

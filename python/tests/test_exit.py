@@ -75,6 +75,27 @@ PROGRAMS = {
         "while c._core.write_waits() is None: time.sleep(0.01)",
         0,
     ),
+    # Before Python 3.14, the interpreter unwinds such a thread where it asks for the lock.
+    **{
+        f"a daemon thread that {does}": (
+            "r = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=10)\n"
+            "r.extend(next(Collector(env, policy, frames_per_batch=10)))\n"
+            "c = Collector('CartPole-v1', frames_per_batch=10)\n"
+            "begun = threading.Event()\n"
+            "def go_on():\n"
+            "    while True:\n"
+            f"        {call}\n"
+            "        begun.set()\n"
+            "threading.Thread(target=go_on, daemon=True).start()\n"
+            "begun.wait()",
+            0,
+        )
+        for does, call in [
+            ("samples", "r._core.sample()"),
+            ("waits for the buffer", "r._core.len()"),
+            ("iterates", "next(c)"),
+        ]
+    },
     "an evaluation": (
         "e = Evaluator(env, policy, num_trajectories=100_000)\ne.trigger_eval()",
         0,

@@ -33,6 +33,7 @@ Nothing here imports torch, tensordict or gymnasium before it is used.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import sys
 
@@ -42,6 +43,8 @@ from windrow._warnings import PerformanceWarning, RenamedWarning, Warning
 from windrow._windrow import WorkerError, __version__
 
 _needs.fill(_windrow)
+# The first to be registered is the last to be called: collectors have ended by then.
+atexit.register(_windrow.announce_end)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -144,9 +144,6 @@ impl<D: WorkerLink> Worker<D> {
             self.cursor.resume(saved);
             self.actor.forget_version();
         }
-        if commands.apart {
-            self.cursor.set_apart();
-        }
         if let Some(restart) = commands.restart {
             self.cursor.restart(restart);
         }

@@ -7,12 +7,14 @@
 //! signals by itself ([`SignalWatch`]).
 //!
 //! A thread that waited with the lock held could wait for ever: the thread that it waits for may
-//! need the lock to go on.
+//! need the lock to go on. A thread that asks for the lock when the interpreter has ended sleeps
+//! until the process ends ([`end`]).
 
-use std::mem;
-use std::ptr;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod end;
+
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread::{self, Builder};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
@@ -86,54 +88,34 @@ impl Drop for Known {
     }
 }
 
-unsafe extern "C-unwind" {
-    /// As `pyo3::ffi` declares it, but unwinding may pass through: this is how an interpreter that
-    /// has ended ends a thread that comes back to it.
-    fn PyObject_Call(
-        function: *mut ffi::PyObject,
-        arguments: *mut ffi::PyObject,
-        kwargs: *mut ffi::PyObject,
-    ) -> *mut ffi::PyObject;
+/// Whether this thread is one of Python, and not of the engine.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn is_of_python() -> bool {
+    KNOWN.try_with(|known| known.0.is_none()).unwrap_or(false)
 }
 
-type Call = unsafe extern "C-unwind" fn(
-    *mut ffi::PyObject,
-    *mut ffi::PyObject,
-    *mut ffi::PyObject,
-) -> *mut ffi::PyObject;
+/// Announces the end of the interpreter: the last of what `atexit` calls, by when collectors have
+/// ended. Threads of Python that use windrow, such as a daemon thread that samples, sleep from
+/// their next use on.
+#[pyfunction]
+pub(crate) fn announce_end(py: Python<'_>) {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    py.detach(end::announce);
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    let _ = py;
+}
 
 /// Calls a function of the user's, such as the step of an environment, which may take any time.
 ///
-/// Before Python 3.14, an interpreter that has ended meanwhile ends the thread when the function
-/// asks for the lock again, by unwinding its stack. Unwinding through frames of Rust would abort
-/// the process, which is about to end by itself. So the thread sleeps instead, until the process
-/// ends.
-///
 /// # Errors
-/// What the function raises.
+/// The exception that the function raises.
 pub(crate) fn call<'py>(
     function: &Bound<'py, PyAny>,
     arguments: impl IntoPyObject<'py, Target = PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let py = function.py();
-    let arguments = arguments.into_pyobject_or_pyerr(py)?;
-    let kwargs = kwargs.map_or(ptr::null_mut(), |kwargs| kwargs.as_ptr());
-    // Made last, so that unwinding drops it first: no destructor of this frame may run without an
-    // interpreter.
-    let sleeper = Sleeper;
-    // SAFETY: a function, a tuple and a dictionary or nothing, which live until the call is over;
-    // the lock is held. The result is a new reference, or null with an exception set.
-    let returned = unsafe {
-        // By a pointer: `pyo3::ffi` says of the same symbol that it does not unwind, which an
-        // optimised build takes for true of this call too, and then has the sleeper left out.
-        let call = std::hint::black_box(PyObject_Call as Call);
-        let returned = call(function.as_ptr(), arguments.as_ptr(), kwargs);
-        Bound::from_owned_ptr_or_err(py, returned)
-    };
-    // The call has returned, so this thread goes on as usual.
-    mem::forget(sleeper);
-    returned
+    let arguments = arguments.into_pyobject_or_pyerr(function.py())?;
+    function.call(arguments.into_bound(), kwargs)
 }
 
 /// As [`call`], of a method. For code of the user's too, and for all that takes more than a moment
@@ -172,17 +154,6 @@ pub(crate) fn ports(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 /// The warning, where the program's filters make it an exception.
 pub(crate) fn warn(py: Python<'_>, text: &str) -> PyResult<()> {
     call_method(&ports(py)?, "warn", (text,)).map(drop)
-}
-
-/// Stops a thread that is being ended from unwinding any further: its destructor never returns.
-struct Sleeper;
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        loop {
-            thread::park();
-        }
-    }
 }
 
 /// Calls `attempt`, without the interpreter's lock, until it returns a result. Each attempt waits

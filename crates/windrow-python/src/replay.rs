@@ -12,6 +12,7 @@
 
 mod parts;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
@@ -45,6 +46,8 @@ pub(crate) struct ReplayBufferCore {
     device: Option<Py<PyAny>>,
     /// The process that made it.
     process: u32,
+    /// Nobody waits for frames or samples any more.
+    closed: AtomicBool,
 }
 
 impl ReplayBufferCore {
@@ -97,7 +100,13 @@ impl ReplayBufferCore {
             timeout,
             device,
             process: process::id(),
+            closed: AtomicBool::new(false),
         })
+    }
+
+    /// Ends the waits of other threads for frames, and for a limiter.
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
     }
 
     /// Takes a copy of the frames in; returns the rows that they were written to. A write that the
@@ -137,7 +146,8 @@ impl ReplayBufferCore {
     }
 
     /// A batch of frames with the entries that the sampler adds. Where frames are missing, it waits
-    /// for collectors that write to the buffer, or is None at once.
+    /// for collectors that write to the buffer, or is None at once; without waiting it is drawn
+    /// ahead, until it is [handed out](Self::hand_out).
     #[pyo3(signature = (batch_size=None, waits=true))]
     fn sample<'py>(
         &self,
@@ -146,8 +156,13 @@ impl ReplayBufferCore {
         waits: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let buffer = self.here(false)?;
-        let sampled = self.draw(py, waits, |timeout| {
-            buffer.sample_within(batch_size, timeout)
+        let sampled = self.draw(py, waits, |timeout| match waits {
+            true => buffer.sample_within(batch_size, timeout),
+            false => {
+                let (mut batch, info) = buffer.sample_ahead(batch_size)?;
+                batch.update(&info)?;
+                Ok(batch)
+            }
         })?;
         sampled
             .map(|sampled| batch::named_after(py, &sampled, self.device.as_ref()))
@@ -165,11 +180,19 @@ impl ReplayBufferCore {
     ) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
         let buffer = self.here(false)?;
         let named = |frames: &TensorDict| batch::named_after(py, frames, self.device.as_ref());
-        self.draw(py, waits, |timeout| {
-            buffer.sample_apart(batch_size, timeout)
+        self.draw(py, waits, |timeout| match waits {
+            true => buffer.sample_apart(batch_size, timeout),
+            false => buffer.sample_ahead(batch_size),
         })?
         .map(|(sampled, info)| Ok((named(&sampled)?, named(&info)?)))
         .transpose()
+    }
+
+    /// Counts a sample as drawn that was drawn ahead: its rows, and the numbers of its frames.
+    fn hand_out(&self, py: Python<'_>, rows: Vec<i64>, generations: Vec<i64>) -> PyResult<()> {
+        let buffer = self.here(false)?;
+        py.detach(move || buffer.hand_out(&rows, &generations));
+        Ok(())
     }
 
     /// Whether the last sample ended a pass over the frames.
@@ -243,12 +266,15 @@ impl ReplayBufferCore {
         Ok(out)
     }
 
-    /// Sets priorities of rows; returns for how many.
+    /// Sets priorities of rows, as long as they hold the frames `generations` or, without these,
+    /// the ones that were drawn last; returns for how many.
+    #[pyo3(signature = (rows, priorities, generations=None))]
     fn update_priority(
         &self,
         py: Python<'_>,
         rows: Vec<i64>,
         priorities: Vec<f32>,
+        generations: Option<Vec<i64>>,
     ) -> PyResult<usize> {
         let buffer = self.here(false)?;
         let capacity = buffer.capacity();
@@ -259,7 +285,10 @@ impl ReplayBufferCore {
                 capacity - 1
             )));
         }
-        let updated = py.detach(move || buffer.update_priority(&rows, &priorities));
+        let updated = py.detach(move || match generations {
+            Some(generations) => buffer.update_priority_of(&rows, &generations, &priorities),
+            None => buffer.update_priority(&rows, &priorities),
+        });
         of(py, updated)
     }
 
@@ -350,15 +379,18 @@ impl ReplayBufferCore {
         let drawn = gil::wait(py, |patience| {
             let left = self.timeout.saturating_sub(begin.elapsed());
             // Only a sample that has waited in vain is tried again; other errors are final.
+            if self.closed.load(Ordering::Relaxed) {
+                return Some(None);
+            }
             match waited_in_vain(draw(patience.min(left)), begin.elapsed()) {
                 Err(ReplayError::NotEnough {
                     waited: Waited::For { .. },
                     ..
                 }) if left > patience => None,
-                drawn => Some(drawn),
+                drawn => Some(Some(drawn)),
             }
         })?;
-        of(py, drawn.map(Some))
+        of(py, drawn.ok_or_else(was_closed)?.map(Some))
     }
 
     /// Calls `write` at once and then, while the limiter holds it back, with short timeouts: for
@@ -387,7 +419,9 @@ impl ReplayBufferCore {
             let left = limit.saturating_sub(begin.elapsed());
             match write(&frames, patience.min(left)) {
                 Err(ReplayError::NotTaken { .. }) if left > patience => {
-                    given_up.and_then(end_of_patience).map(Err)
+                    let closed = self.closed.load(Ordering::Relaxed);
+                    let given_up = || given_up.and_then(end_of_patience);
+                    closed.then(was_closed).or_else(given_up).map(Err)
                 }
                 written => Some(Ok(waited_in_vain(written, begin.elapsed()))),
             }
@@ -445,6 +479,11 @@ fn end_of_patience(given_up: &Py<PyAny>) -> Option<PyErr> {
         )),
         Err(raised) => Some(raised),
     }
+}
+
+/// The error of a wait that the end of the buffer has ended.
+fn was_closed() -> PyErr {
+    PyRuntimeError::new_err("the replay buffer was closed; build a new one")
 }
 
 /// Puts the time of all attempts into the error, in the place of that of the last.

@@ -57,6 +57,12 @@ pub trait Sampler: CloneSampler + Debug + Send {
         self.run_keys().is_some()
     }
 
+    /// Most rows of a draw for a batch of `batch_size` frames: more where others come with them,
+    /// such as goals in hindsight.
+    fn most_rows(&self, batch_size: usize) -> usize {
+        batch_size
+    }
+
     /// Whether frames have priorities, which [`update_priority`](Self::update_priority) sets.
     fn has_priorities(&self) -> bool {
         self.beta().is_some()
@@ -251,8 +257,7 @@ impl<'a> Frames<'a> {
 /// Rows chosen for one batch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Draw {
-    /// The rows, in the order of the batch: at most as many as the batch has frames, each with a
-    /// frame.
+    /// The rows, in the order of the batch: at most [`Sampler::most_rows`], each with a frame.
     pub rows: Vec<u32>,
     /// An importance weight for each of them.
     pub weights: Option<Vec<f32>>,
@@ -265,11 +270,11 @@ impl Draw {
     ///
     /// # Errors
     /// [`ReplayError::Draw`].
-    pub(crate) fn check(&self, batch_size: usize, frames: &Frames<'_>) -> Result<(), ReplayError> {
+    pub(crate) fn check(&self, most: usize, frames: &Frames<'_>) -> Result<(), ReplayError> {
         let count = self.rows.len();
         let wrong = |expected: String, got: String| Err(ReplayError::Draw { expected, got });
-        if count > batch_size {
-            return wrong(format!("at most {batch_size}"), format!("{count} rows"));
+        if count > most {
+            return wrong(format!("at most {most}"), format!("{count} rows"));
         }
         let is_lost = |row: &&u32| !frames.contains(**row as usize);
         if let Some(row) = self.rows.iter().find(is_lost) {

@@ -316,7 +316,7 @@ impl BufferState {
         }
         let frames = self.contents.frames();
         let draw = self.sampler.draw(batch_size, &frames, &mut self.rng)?;
-        draw.check(batch_size, &frames)?;
+        draw.check(self.sampler.most_rows(batch_size), &frames)?;
         let numbers = self.generations.as_mut().map(|generations| {
             let numbers = generations.of(&draw.rows);
             if !ahead {

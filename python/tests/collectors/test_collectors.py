@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from windrow.collectors import (
     MultiSyncCollector,
     RandomPolicy,
 )
-from windrow.data import LazyTensorStorage, ReplayBuffer
+from windrow.data import LazyTensorStorage, ReplayBuffer, SliceSampler
 from windrow.envs import ParallelEnv
 
 ALL = [
@@ -507,3 +508,52 @@ def test_threads_that_share_a_collector_have_a_batch_each(placement: str) -> Non
     for thread in threads:
         thread.join()
     assert sum(batch.numel() for batch in batches) == collector.stats()["frames"] == 400
+
+
+def test_whole_trajectories_have_no_holes_where_a_rollout_took_frames() -> None:
+    collector = Collector(
+        "CartPole-v1",
+        frames_per_batch=5,
+        trajs_per_batch=1,
+        traj_format="cat",
+        max_frames_per_traj=12,
+        seed=1,
+    )
+    for number in range(20):
+        if number % 3 == 1:
+            collector.rollout()
+        steps = next(collector)["step_count"].flatten().tolist()
+        assert steps == list(range(len(steps)))
+
+
+def test_no_slice_joins_what_comes_before_and_after_a_rollout() -> None:
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(1000), sampler=SliceSampler(slice_len=6), batch_size=600
+    )
+    collector = Collector(
+        "Pendulum-v1", frames_per_batch=10, max_frames_per_traj=100, replay_buffer=buffer, seed=1
+    )
+    for _ in range(10):
+        next(collector)
+        collector.rollout()
+    steps = buffer.sample()["step_count"].reshape(-1, 6)
+    assert torch.equal(steps, steps[:, :1] + torch.arange(6))
+
+
+def test_ids_after_a_rollout_are_new_also_where_a_state_was_loaded_in_between() -> None:
+    def build() -> Collector:
+        return Collector("Pendulum-v1", frames_per_batch=10, num_envs=2, seed=1)
+
+    collector, other = build(), build()
+    before = {*next(collector)["collector", "traj_ids"].flatten().tolist()}
+    collector.rollout()
+    other.load_state_dict(collector.state_dict())
+    after = [{*next(one)["collector", "traj_ids"].flatten().tolist()} for one in (collector, other)]
+    assert after[0] == after[1] and not before & after[0]
+
+
+@pytest.mark.parametrize("given", [{"trajs_per_batch": 6}, {"split_trajs": True}], ids=str)
+def test_padding_has_an_id_that_no_trajectory_has(given: dict[str, Any]) -> None:
+    batch = next(Collector("CartPole-v1", num_envs=4, frames_per_batch=400, seed=0, **given))
+    mask, ids = batch["collector", "mask"], batch["collector", "traj_ids"]
+    assert not mask.all() and (ids[~mask] == -1).all() and (ids[mask] >= 0).all()

@@ -13,6 +13,7 @@ import torch
 from gymnasium import spaces
 from tensordict import TensorDict
 
+import windrow
 from windrow.collectors import Collector, MultiSyncCollector
 from windrow.data import (
     LazyTensorStorage,
@@ -113,6 +114,14 @@ def test_observations_that_do_not_fit_are_errors(dtype: Any, value: np.ndarray) 
         match=f'observation "observation" of World: expected values that .* can hold, got {largest}',
     ):
         observe(box(dtype, 2), value)
+
+
+def test_whole_numbers_that_are_rounded_are_reported_once() -> None:
+    with pytest.warns(
+        windrow.Warning,
+        match='observation "observation" of World: 16777217 became 16777216.0, since float32',
+    ):
+        assert observe(box(np.float32, 2), np.array([2**24 + 1, 0])).tolist() == [2.0**24, 0.0]
 
 
 def test_observations_that_fit_are_taken() -> None:

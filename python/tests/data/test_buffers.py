@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from windrow.data import (
     ListStorage,
     MultiStep,
     PrioritizedSliceSampler,
+    RateLimiter,
     ReplayBuffer,
     SamplerWithoutReplacement,
     SliceSampler,
@@ -340,7 +342,28 @@ def test_split_trajectories() -> None:
     assert split.shape == (3, 10)
     assert split["mask"].sum(-1).tolist() == [10, 10, 5]
     assert split["traj_ids"][:, 0].tolist() == [0, 1, 2]
+    assert (split["traj_ids"][~split["mask"]] == -1).all()
     assert split["number"][2].tolist() == [20, 21, 22, 23, 24, 0, 0, 0, 0, 0]
+
+
+def test_the_end_of_a_buffer_wakes_who_waits_for_it() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10), batch_size=4, sample_timeout=600)
+    limited = ReplayBuffer(
+        storage=LazyTensorStorage(10),
+        sample_timeout=600,
+        limiter=RateLimiter.sample_to_insert_ratio(1.0, 1, 2.0),
+    )
+    # A collector that is attached, and writes nothing.
+    buffer._core.attach()
+    limited.extend(frames(2))
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(buffer.sample), pool.submit(limited.extend, frames(2))]
+        assert not any(one.done() for one in waiting)
+        for one in buffer, limited:
+            one.close()
+        for one in waiting:
+            with pytest.raises(RuntimeError, match="the replay buffer was closed"):
+                one.result(60)
 
 
 def test_a_with_statement_closes_a_buffer(tmp_path) -> None:

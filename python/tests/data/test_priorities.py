@@ -299,6 +299,69 @@ def test_only_tensordict_buffers_mark_slices() -> None:
         assert "index" not in plain.keys() and "index" in marked.keys()
 
 
+def ranked(count: int = 20, **others: Any) -> TensorDictReplayBuffer:
+    sampler = PrioritizedSampler(count, alpha=1.0, beta=1.0)
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(count),
+        sampler=sampler,
+        batch_size=count,
+        generator=always(),
+        **others,
+    )
+    buffer.extend(TensorDict({"number": torch.arange(count)}, [count]))
+    return buffer
+
+
+def overwrite(buffer: ReplayBuffer, count: int) -> None:
+    buffer.extend(TensorDict({"number": torch.arange(count) + 100}, [count]))
+
+
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_an_overwritten_frame_gives_its_priority_to_no_other(by_rows: bool) -> None:
+    buffer = ranked()
+    sample = buffer.sample()
+    overwrite(buffer, 10)
+    kept = int((sample["index"] >= 10).sum())
+    assert 0 < kept < 20
+    if by_rows:
+        assert buffer.update_priority(sample["index"], 0.0) == kept
+    else:
+        assert buffer.update_tensordict_priority(sample.set("td_error", torch.zeros(20))) == kept
+    assert set(buffer.sample(1000)["number"].tolist()) >= set(range(100, 110))
+
+
+def test_samples_in_use_at_once_are_told_apart_by_their_generations() -> None:
+    buffer = ranked()
+    first = buffer.sample()
+    overwrite(buffer, 20)
+    second, info = buffer.sample(20, return_info=True)
+    assert buffer.update_priority(first["index"], 0.0, first["index_generation"]) == 0
+    assert buffer.update_priority(info["index"], 0.0, info["index_generation"]) == 20
+    assert torch.equal(second["index_generation"], info["index_generation"])
+
+
+def test_prefetched_samples_give_priorities_to_their_own_frames() -> None:
+    buffer = ranked(prefetch=2, transform=lambda sample: sample)
+    buffer.sample(), buffer.sample()
+    assert buffer._prefetch is not None
+    # The thread has drawn all that was asked for.
+    buffer._prefetch._pool.submit(int).result()
+    overwrite(buffer, 20)
+    early = buffer.sample()
+    assert buffer.update_priority(early["index"], 0.0) == 0
+    assert buffer.update_tensordict_priority(early.set("td_error", torch.zeros(20))) == 0
+    late = next(sample for sample in iter(buffer.sample, None) if sample["number"].min() >= 100)
+    assert buffer.update_priority(late["index"], 1.0) == 20
+
+
+def test_samples_without_priorities_have_no_generations() -> None:
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(10), batch_size=4)
+    buffer.extend(frames(torch.zeros(4)))
+    sample, info = buffer.sample(return_info=True)
+    assert "index_generation" not in sample.keys() and "index_generation" not in info
+    assert buffer.update_tensordict_priority(sample) == 0
+
+
 @pytest.mark.parametrize("row", [-1, 20, 1 << 40])
 def test_a_row_that_there_is_not_has_no_priority(row: int) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(20), sampler=PrioritizedSampler(20, 0.7, 0.9))

@@ -23,6 +23,7 @@ from windrow.data import (
     SliceSampler,
     TensorDictMaxValueWriter,
     TensorDictPrioritizedReplayBuffer,
+    TensorDictReplayBuffer,
 )
 from windrow.data.replay_buffers import scheduler as schedulers
 
@@ -177,3 +178,14 @@ def test_samples_name_the_device_that_torchrls_do(
         read = buffer.sample(), buffer[:], buffer[[1, 2]]
         devices.append([(one.device, one["agents"].device) for one in read])
     assert devices[0] == devices[1]
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer])
+def test_samples_of_all_buffers_say_what_is_padding_and_burn_in(kind: Any) -> None:
+    sampler = SliceSampler(slice_len=4, burn_in=2, strict_length=False, pad_output=True)
+    buffer = kind(storage=LazyTensorStorage(20), sampler=sampler, batch_size=40)
+    done = torch.arange(6)[:, None] % 3 == 2
+    buffer.extend(TensorDict({"number": torch.arange(6), "next": {"done": done}}, [6]))
+    sample = buffer.sample()
+    assert sample["collector", "mask"].reshape(-1, 4).sum(1).tolist() == [3] * 10
+    assert sample["collector", "burn_in"].reshape(-1, 4)[0].tolist() == [True, True, False, False]

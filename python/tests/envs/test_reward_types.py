@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from typing import Any
 
 import pytest
 import torch
 
+import windrow
 import windrow.envs as ours
 
 torchrl = pytest.importorskip("torchrl")
@@ -126,3 +129,39 @@ def test_rewards_of_gymnasium_are_float32() -> None:
         assert (
             next(Collector(env, None, frames_per_batch=5))["next", "reward"].dtype == torch.float32
         )
+
+
+class Generous(gymnasium.Env):
+    """Pays what it is told to."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, reward: Any) -> None:
+        self.reward = reward
+
+    def reset(self, **_: Any) -> Any:
+        return self.observation_space.low, {}
+
+    def step(self, _: Any) -> Any:
+        return self.observation_space.low, self.reward, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("reward", "told"), [(1e300, r"1e300 became inf"), (2**24 + 1, "16777217 became 16777216")]
+)
+def test_a_reward_that_its_column_cannot_hold_is_reported_once(reward: Any, told: str) -> None:
+    with pytest.warns(windrow.Warning) as warned:
+        next(Collector(lambda: Generous(reward), None, num_envs=2, frames_per_batch=10))
+    messages = [str(one.message) for one in warned if "became" in str(one.message)]
+    assert len(messages) == 1
+    assert re.match(
+        rf"reward of .*Generous.*, environment 0: {told}, since float32 cannot hold it", messages[0]
+    )
+
+
+@pytest.mark.parametrize("reward", [0.1, -3, 2**24, 1e20, float("inf"), float("nan")])
+def test_a_reward_that_is_kept_up_to_its_last_digits_is_not_reported(reward: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(Collector(lambda: Generous(reward), None, frames_per_batch=10))

@@ -144,10 +144,25 @@ def test_priorities(make: Make) -> None:
     buffer.update_priority(torch.arange(100), [0.0] * 99 + [1.0])
     assert set(buffer.sample()["index"].tolist()) == {99}
     sample = buffer.sample().set("error", torch.zeros(10))
-    buffer.update_tensordict_priority(sample)
-    buffer.update_priority([5], 1.0)
+    assert buffer.update_tensordict_priority(sample) == 10
+    assert buffer.update_priority([5], 1.0) == 1
     assert set(buffer.sample()["number"].tolist()) == {5}
     buffer.set_beta(0.5)
+
+
+def test_overwritten_frames_give_priorities_to_no_others(make: Make) -> None:
+    storage = LazyTensorStorage(10)
+    buffer = make(
+        storage=storage,
+        sampler=PrioritizedSampler(10, 1.0, 1.0),
+        replay_buffer_cls=TensorDictReplayBuffer,
+        priority_key="error",
+    )
+    buffer.extend(frames(10))
+    sample = buffer.sample().set("error", torch.zeros(10))
+    buffer.extend(frames(10))
+    assert buffer.update_tensordict_priority(sample) == 0
+    assert buffer.update_priority(sample["index"], 0.0, sample["index_generation"]) == 0
 
 
 def test_samples_that_are_asked_for_ahead(make: Make) -> None:

@@ -497,7 +497,12 @@ class BaseCollector(Control):
 
     def rollout(self) -> td.TensorDictBase:
         """One batch as it was collected, without post-processing and outside of the count of
-        frames.
+        frames. No replay buffer gets it.
+
+        Episodes go on before and after it. Those that go on after it have new ids of trajectories,
+        since the frames in between are in no other batch: trajectories and slices have no holes.
+        Where whole trajectories are delivered, the episodes that it cuts are left out, and counted
+        in ``dropped_frames`` of :meth:`stats`.
         """
         self._core.check_outside()
         self._check_ready()

@@ -70,8 +70,11 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         ``ReplayBuffer(limiter=...)`` with :class:`~windrow.data.RateLimiter` ties writes to
         samples. The collector warns once when a whole buffer was overwritten and nothing sampled.
 
-        It goes on when nobody holds the collector any more: a cell of a notebook that is run twice
-        leaves two that collect. End it by :meth:`shutdown`, or give it ``total_frames``.
+        It goes on as long as anybody holds the collector or its replay buffer: a cell of a notebook
+        that is run twice, and makes a collector for one buffer, leaves two that collect. End it by
+        :meth:`shutdown`, or give it ``total_frames``. Without another reference to either, it ends
+        when the garbage collector runs. One that writes to a sink, to an actor of Ray or to an
+        object of another library always goes on.
 
         Meanwhile you can update weights, seed and reset environments, read statistics and
         :meth:`pause`, but not ask for batches.
@@ -89,6 +92,21 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         accompany = getattr(self.replay_buffer, "_accompany", None)
         if accompany is not None:
             accompany(self)
+
+    def _keep(self) -> bool:
+        """Has the replay buffer keep the collector alive. Returns whether it does: buffers of other
+        libraries don't.
+        """
+        collecting = getattr(self.replay_buffer, "_collecting", None)
+        if not isinstance(collecting, set):
+            return False
+        collecting.add(self)
+        return True
+
+    def _let_go(self) -> None:
+        collecting = getattr(self.replay_buffer, "_collecting", None)
+        if isinstance(collecting, set):
+            collecting.discard(self)
 
     def is_running(self) -> bool:
         """Whether a thread collects into the replay buffer. The next call raises an error that has

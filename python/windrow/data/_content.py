@@ -10,6 +10,9 @@ from windrow._lazy import tensordict, torch
 
 T = TypeVar("T")
 
+#: The entry of samples that says which frames their rows held; only where there are priorities.
+GENERATION = "index_generation"
+
 
 def frames_of(data: object, *, dims: int = 1) -> object:
     """Frames as a TensorDict, made of a TensorDict, a tensorclass, a dictionary of tensors, or a
@@ -125,3 +128,15 @@ def whole(value: Any) -> int:
     if isinstance(value, bool):
         raise TypeError
     return operator.index(value)
+
+
+def drawn_frames(sample: tensordict.TensorDictBase) -> tuple[list[int], list[int] | None]:
+    """The rows of a sample, and the numbers that tell their frames from others, if it has them."""
+    both = (sample.get(name, None) for name in ("index", GENERATION))
+    if sample.ndim > 1:
+        # Along items that are batches, these are repeated.
+        both = (entry if entry is None else entry.reshape(len(sample), -1)[:, 0] for entry in both)
+    rows, generations = (entry if entry is None else entry.flatten().tolist() for entry in both)
+    if rows is None:
+        raise KeyError('expected a sample with an entry "index"')
+    return rows, generations

@@ -8,7 +8,7 @@ from typing import Any
 from windrow._arguments import Arguments, argument, takes
 from windrow._lazy import torch
 from windrow._numbers import at_least, share, whole_or_none
-from windrow.data._content import is_frames
+from windrow.data._content import GENERATION, is_frames
 from windrow.data._part import Key
 from windrow.data.replay_buffers.replay_buffers import ReplayBuffer
 from windrow.data.replay_buffers.storages import LazyTensorStorage
@@ -44,9 +44,9 @@ class OfflineToOnlineReplayBuffer:
 
     Each sample has ``round(offline_fraction * batch_size)`` frames of the data set, which come
     first; as long as nothing was written, all are. A sample has the entries that both have, but not
-    ``"index"``: each buffer numbers its own frames. What is written goes to :attr:`online_buffer`,
-    by :meth:`extend` or by a collector (``replay_buffer=``). Attributes and methods that are not
-    listed here are those of :attr:`online_buffer`.
+    ``"index"`` and ``"index_generation"``: each buffer numbers its own frames. What is written goes
+    to :attr:`online_buffer`, by :meth:`extend` or by a collector (``replay_buffer=``). Attributes
+    and methods that are not listed here are those of :attr:`online_buffer`.
 
     Raises:
         TypeError: several or none of ``online_storage``, ``online_capacity`` and ``online_buffer``
@@ -152,7 +152,7 @@ class OfflineToOnlineReplayBuffer:
 def _without_index(sample: Any) -> Any:
     # The rows of one buffer would be taken for those of the other, for instance by an update of
     # priorities.
-    return sample.exclude("index") if is_frames(sample) else sample
+    return sample.exclude("index", GENERATION) if is_frames(sample) else sample
 
 
 def _joined(offline: Any, online: Any) -> Any:

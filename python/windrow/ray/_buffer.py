@@ -17,7 +17,7 @@ from windrow._lazy import tensordict as td
 from windrow._lazy import torch
 from windrow._numbers import at_least
 from windrow.data._ahead import Ahead
-from windrow.data._content import is_frames
+from windrow.data._content import GENERATION, is_frames
 from windrow.data.replay_buffers.replay_buffers import ReplayBuffer
 from windrow.data.replay_buffers.samplers import Sampler
 from windrow.ray import _session
@@ -417,9 +417,10 @@ class RayReplayBuffer:
         """As :attr:`ReplayBuffer.write_count`."""
         return int(self.stats()["write_count"])
 
-    def update_tensordict_priority(self, data: td.TensorDictBase) -> None:
+    def update_tensordict_priority(self, data: td.TensorDictBase) -> int:
         """As :meth:`TensorDictReplayBuffer.update_tensordict_priority`."""
-        self._call("update_tensordict_priority", data.select(self._known["priority_key"], "index"))
+        sent = data.select(self._known["priority_key"], "index", GENERATION, strict=False)
+        return int(self._call("update_tensordict_priority", sent))
 
     def share(self, shared: bool = True) -> RayReplayBuffer:
         """The buffer itself."""

@@ -66,6 +66,11 @@ class _OfAnyParts(replay_buffers.ReplayBuffer):
             "frames have no generations",
         )
 
+    def stats(self) -> dict[str, Any]:
+        """Counts by windrow's names, and the number of frames by TorchRL's: ``"size"``."""
+        stats = super().stats()
+        return {"size": stats["frames"], **stats}
+
 
 class ReplayBuffer(_OfAnyParts):
     __doc__ = replay_buffers.ReplayBuffer.__doc__

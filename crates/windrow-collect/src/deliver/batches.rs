@@ -151,7 +151,7 @@ impl Batches {
             self.core.restart(Restart::Unseeded);
             return Ok(());
         };
-        self.core.shared.set_apart();
+        self.core.restart(Restart::Renamed);
         if let Some(batcher) = &mut self.shape.batcher {
             for Filled { lease, .. } in slabs {
                 parts_in_order(lease).try_for_each(|part| batcher.leave_out(&lease.part(part)?))?;

@@ -16,7 +16,7 @@ use crate::shared::link::Progress;
 use crate::worker::saved::StateAnswer;
 
 /// The form of [`Simulators`], which begins with this number.
-const VERSION: u32 = 2;
+const VERSION: u32 = 1;
 
 /// All that a collector saves of its simulators.
 #[derive(Debug, Serialize, Deserialize)]

@@ -218,7 +218,6 @@ mod tests {
                     traj_id: id,
                     seed: word,
                 }),
-                apart: true,
             },
         });
         let filled = Answer::Filled {

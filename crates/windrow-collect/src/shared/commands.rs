@@ -9,22 +9,24 @@ pub(crate) struct Commands {
     pub(crate) restart: Option<Restart>,
     /// Carried out before `restart`.
     pub(crate) resume: Option<Resume>,
-    /// Gives the episodes that go on new ids: frames before the next part were taken out of the
-    /// stream, and nobody shall join what comes to what came.
-    pub(crate) apart: bool,
 }
 
 impl Commands {
     /// Adds a restart. An ordered seed is not forgotten: episodes that begin anew without one would
     /// begin anyway.
     pub(crate) fn restart(&mut self, how: Restart) {
-        if how != Restart::Unseeded || self.restart.is_none() {
+        let replaces = match how {
+            Restart::Renamed => self.restart.is_none(),
+            Restart::Unseeded => matches!(self.restart, None | Some(Restart::Renamed)),
+            Restart::Seeded { .. } | Restart::Resumed => true,
+        };
+        if replaces {
             self.restart = Some(how);
         }
     }
 }
 
-/// How all environments of a worker begin new episodes.
+/// How all environments of a worker begin new episodes, or new ids of trajectories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Restart {
     /// Their generators go on.
@@ -33,6 +35,9 @@ pub(crate) enum Restart {
     Seeded { seed: u64, same: bool },
     /// From the seed, the environment and its frame, so that no episode is repeated.
     Resumed,
+    /// Episodes go on under new ids: frames in between were taken out of the stream, and nobody
+    /// shall join what comes to what came.
+    Renamed,
 }
 
 /// The part of a saved state that concerns workers.

@@ -103,7 +103,7 @@ impl Shared {
         lock(&self.schedule)
     }
 
-    /// Commands each worker to begin new episodes with its next part.
+    /// Commands each worker to begin new episodes, or ids, with its next part.
     pub(crate) fn restart(&self, how: Restart) {
         if let Restart::Seeded { seed, .. } = how {
             self.seed.store(seed, Ordering::Relaxed);
@@ -113,21 +113,14 @@ impl Shared {
         }
     }
 
-    /// Commands each worker to give the episodes that go on new ids with its next part.
-    pub(crate) fn set_apart(&self) {
-        for commands in &self.commands {
-            lock(commands).apart = true;
-        }
-    }
-
     /// Commands each worker to go on from a saved state with its next part.
     pub(crate) fn resume(&self, saved: Resume) {
         self.reports.go_on_from(saved);
         self.seed.store(saved.seed, Ordering::Relaxed);
         for commands in &self.commands {
             *lock(commands) = Commands {
+                restart: None,
                 resume: Some(saved),
-                ..Commands::default()
             };
         }
     }

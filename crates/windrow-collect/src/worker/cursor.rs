@@ -135,8 +135,12 @@ impl Cursor {
         self.primed = true;
     }
 
-    /// Begins all episodes anew at the next part. A seed that was ordered before is kept.
+    /// Begins all episodes anew at the next part, or gives them new ids at once. A seed that was
+    /// ordered before is kept.
     pub(crate) fn restart(&mut self, how: Restart) {
+        if how == Restart::Renamed {
+            return self.rename();
+        }
         if how != Restart::Unseeded || self.restart.is_none() {
             self.restart = Some(how);
         }
@@ -176,7 +180,7 @@ impl Cursor {
     }
 
     /// Gives the episodes that go on new ids, which no frame carries yet.
-    pub(crate) fn set_apart(&mut self) {
+    fn rename(&mut self) {
         self.ids.base += self.ids.total_envs as i64;
         let numbers = self.envs.ids().iter().zip(&self.episode);
         let ids = numbers.map(|(&env, &episode)| self.ids.id(env, episode));
@@ -371,7 +375,7 @@ impl Cursor {
         for env in 0..self.envs.len() {
             let id = self.envs.ids()[env];
             let seed = match how {
-                Restart::Unseeded => None,
+                Restart::Unseeded | Restart::Renamed => None,
                 Restart::Seeded { seed, same: true } => Some(seed),
                 Restart::Seeded { seed, same: false } => Some(seed.wrapping_add(u64::from(id))),
                 // The generator behind it is another one, so it does not matter that the policy

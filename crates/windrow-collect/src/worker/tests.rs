@@ -197,12 +197,12 @@ fn failing() -> Result<(), PolicyError> {
 #[test]
 fn a_worker_executes_the_commands_of_its_link_and_reports_its_progress() {
     let resumed = Commands {
+        restart: None,
         resume: Some(Resume {
             frame: 100,
             traj_id: 40,
             seed: 7,
         }),
-        ..Commands::default()
     };
     let (worker, _) = worker(
         vec![resumed, Commands::default()],

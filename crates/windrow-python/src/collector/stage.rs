@@ -10,7 +10,9 @@
 //! it for the user's next call.
 //!
 //! The stage must not keep the Python collector alive, which owns the engine and so the stage. It
-//! has a weak reference ([`Owner`]); only the thread of `start` has a strong one, until it ends.
+//! has a weak reference ([`Owner`]). After `start`, the replay buffer keeps the collector until the
+//! thread ends, so that both are freed together when nobody has either; the thread itself keeps it
+//! where the buffer is one that cannot.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,7 +102,7 @@ impl Sink for Attachment {
 pub(super) struct Owner {
     /// Weak: the collector owns the engine, which must not keep it alive.
     weak: Mutex<Option<Py<PyWeakref>>>,
-    /// The thread of `start`, and the collector that it keeps.
+    /// The thread of `start`.
     running: Mutex<Running>,
     /// Whether Python looks at each batch and may change it, so that the engine cannot write it as
     /// it is. Known once there are environments.
@@ -110,8 +112,11 @@ pub(super) struct Owner {
 /// The state of the thread of `start`.
 #[derive(Debug, Default)]
 struct Running {
-    /// Strong: the collector lives until its thread ends, also without other references.
+    /// Strong: the collector lives until its thread ends, also without other references. `None`
+    /// where the buffer keeps it.
     collector: Option<Py<PyAny>>,
+    /// Whether the collector was started.
+    started: bool,
     /// Set when the thread prepares its first batch.
     thread: Option<ThreadId>,
 }
@@ -134,16 +139,25 @@ impl Owner {
     /// `start` is there, so that the user cannot free the collector before the thread has called
     /// it.
     pub(super) fn keep(&self, py: Python<'_>) -> PyResult<()> {
-        let collector = self.get(py)?.unbind();
-        self.running().collector = Some(collector);
+        let collector = self.get(py)?;
+        let kept = gil::call_method(&collector, "_keep", ())?.is_truthy()?;
+        let mut running = self.running();
+        running.started = true;
+        running.collector = (!kept).then(|| collector.unbind());
         Ok(())
     }
 
     /// Lets go of the collector. This may free it, in its own thread. Freeing calls Python code, so
     /// the interpreter's lock is held, and the lock on `running` is not.
-    pub(super) fn release(&self, _: Python<'_>) {
-        let collector = self.running().collector.take();
-        drop(collector);
+    pub(super) fn release(&self, py: Python<'_>) {
+        let kept = self.running().collector.take();
+        // One that was freed meanwhile is kept by nobody.
+        if let Ok(collector) = self.get(py)
+            && let Err(raised) = gil::call_method(&collector, "_let_go", ())
+        {
+            raised.write_unraisable(py, None);
+        }
+        drop(kept);
     }
 
     /// Whether the calling thread is the one of `start`.
@@ -316,7 +330,7 @@ impl LastStage for PyStage {
     fn prepare(&mut self, _again: bool) -> Result<(), NextError> {
         // The first call after `keep` comes from the thread of `start`.
         let mut running = self.owner.running();
-        if running.collector.is_some() && running.thread.is_none() {
+        if running.started && running.thread.is_none() {
             running.thread = Some(thread::current().id());
             collecting::from_now_on();
         }
@@ -427,6 +441,11 @@ impl LastStage for PyStage {
     fn fail(&mut self, failure: NextError) -> Option<NextError> {
         // An interpreter that has ended takes no error any more.
         Python::try_attach(|py| {
+            // Nobody has a collector that was freed, or its buffer: it ends, and nobody hears of
+            // its last batch.
+            if self.owner.get(py).is_err() {
+                return;
+            }
             let error = error::to_py(py, &failure).into_value(py);
             if let Err(raised) = self.call(py, intern!(py, "_fail"), (error,)) {
                 raised.write_unraisable(py, None);

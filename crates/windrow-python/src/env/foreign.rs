@@ -18,6 +18,7 @@ use tensordict::{DType, NestedKey};
 use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, StateVisitor, VecEnv, VecEnvError};
 use windrow::{LeafSpec, RowBlock, Rows, RowsMut};
 
+use super::cast::Losses;
 use super::describe::Description;
 use super::read::Leaf;
 use super::rows::{Origin, Target, copy_rows};
@@ -152,6 +153,7 @@ pub(super) fn read_leaves(leaves: &[LeafSpec], role: &str, id: &str) -> Vec<Leaf
         index,
         dtype: leaf.dtype,
         shape: leaf.shape.to_vec(),
+        losses: Losses::default(),
     };
     leaves.iter().enumerate().map(leaf).collect()
 }
@@ -194,6 +196,7 @@ pub(super) fn outcome_leaves(id: &str) -> [Leaf; 3] {
         index: 0,
         dtype,
         shape: Vec::new(),
+        losses: Losses::default(),
     };
     [
         leaf("reward", DType::F32),

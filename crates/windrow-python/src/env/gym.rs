@@ -14,6 +14,7 @@ use pyo3::types::{PyBool, PyDict, PyTuple};
 use windrow::envs::{EnvError, EnvSpec, Outcomes, Reset, StateVisitor, VecEnv, VecEnvError};
 use windrow::{LeafSpec, RowMut, Rows, RowsMut, error_chain};
 
+use super::cast::Losses;
 use super::info::{Entry, InfoReader};
 use super::read::Reader;
 use super::rows::{Origin, Target};
@@ -34,6 +35,8 @@ pub(super) struct GymEnvs {
     reader: Reader,
     /// From a row to an action.
     writer: Writer,
+    /// Of rewards.
+    losses: Losses,
 }
 
 /// One world, its methods looked up.
@@ -112,6 +115,7 @@ impl GymEnvs {
             worlds: stepped,
             reader,
             writer,
+            losses: Losses::default(),
         })
     }
 
@@ -147,7 +151,10 @@ impl GymEnvs {
             None => world.wrappers.write(py, &self.reader, &mut target)?,
         }
         world.info.read(&stepped.info, row_of(obs, env)?)?;
-        Ok((stepped.reward as f32, stepped.terminated, stepped.truncated))
+        let name = || format!("reward of {}, environment {env}", self.spec.id);
+        let reward = self.losses.narrowed(py, stepped.reward, name);
+        let reward = reward.map_err(EnvError::failed)?;
+        Ok((reward, stepped.terminated, stepped.truncated))
     }
 
     /// Resets the environment of `reset` and writes what it observes. Without a seed, `reset` is

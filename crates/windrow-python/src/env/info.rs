@@ -13,6 +13,7 @@ use tensordict::{DType, NestedKey, for_dtype};
 use windrow::envs::{EnvError, EnvSpec, Spec};
 use windrow::{RowMut, RowsMut};
 
+use super::cast::Losses;
 use super::describe::{self, Key, Type};
 use super::read::Leaf;
 use super::rows::Target;
@@ -83,6 +84,7 @@ impl InfoReader {
                 index: first + place.unwrap_or_default(),
                 dtype: *dtype,
                 shape: shape.clone(),
+                losses: Losses::default(),
             };
             let names = key.components().iter();
             let names = names.map(|name| Name {

@@ -14,7 +14,7 @@ use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 use tensordict::{DType, Element, for_dtype};
 use windrow::envs::{ChoiceCode, EnvError};
 
-use super::cast::{Cast, cast};
+use super::cast::{Cast, Losses, cast};
 use super::rows::Target;
 use crate::gil;
 
@@ -47,6 +47,7 @@ pub(super) struct Leaf {
     pub(super) dtype: DType,
     /// As Python knows it, for one environment.
     pub(super) shape: Vec<usize>,
+    pub(super) losses: Losses,
 }
 
 /// How many choices there are, and what Python calls the first of each.
@@ -267,8 +268,12 @@ impl Leaf {
             fits.then(|| cast(&array, dtype.as_any())).transpose()
         };
         match convert() {
-            Ok(Some(Ok(array))) => Ok(array),
-            Ok(Some(Err(lost))) => Err(EnvError::Foreign(format!(
+            Ok(Some(Cast::Kept(array))) => Ok(array),
+            Ok(Some(Cast::Rounded(array, [given, kept]))) => {
+                let reported = self.losses.report(py, &self.name, given, kept, self.dtype);
+                reported.map(|()| array).map_err(EnvError::failed)
+            }
+            Ok(Some(Cast::Lost(lost))) => Err(EnvError::Foreign(format!(
                 "{}: expected values that {} can hold, got {lost}",
                 self.name, self.dtype
             ))),

@@ -12,6 +12,7 @@ use pyo3::types::PyString;
 use tensordict::{DType, Shape};
 use windrow::envs::{EnvSpec, Spec};
 
+use super::cast::Losses;
 use super::read::{Choices, Leaf, Reader};
 use super::write::Writer;
 use crate::gil;
@@ -158,6 +159,7 @@ impl<'a, 'py> Space<'a, 'py> {
                 index,
                 dtype,
                 shape,
+                losses: Losses::default(),
             }
         };
         match codec {

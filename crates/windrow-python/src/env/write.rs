@@ -13,7 +13,7 @@ use windrow::binding::largest;
 use windrow::envs::EnvError;
 use windrow::error_chain;
 
-use super::cast::cast;
+use super::cast::{Cast, cast};
 use super::read::Choices;
 use super::rows::Origin;
 
@@ -165,11 +165,14 @@ fn narrow<'py>(
     array: &Bound<'py, PyAny>,
     dtype: &Bound<'py, PyAny>,
 ) -> Result<Bound<'py, PyAny>, EnvError> {
-    let cast = cast(array, dtype).map_err(EnvError::failed)?;
-    cast.map_err(|lost| EnvError::Action {
-        expected: format!("numbers that {dtype} can hold"),
-        got: lost.to_string(),
-    })
+    match cast(array, dtype).map_err(EnvError::failed)? {
+        // A policy's numbers are as good as they are near.
+        Cast::Kept(array) | Cast::Rounded(array, _) => Ok(array),
+        Cast::Lost(lost) => Err(EnvError::Action {
+            expected: format!("numbers that {dtype} can hold"),
+            got: lost.to_string(),
+        }),
+    }
 }
 
 /// A new array: an environment may keep it, and rows are used again.

@@ -98,6 +98,10 @@ impl Sampler for HindsightSampler {
         Some(&self.keys)
     }
 
+    fn most_rows(&self, batch_size: usize) -> usize {
+        batch_size + self.relabelled(batch_size)
+    }
+
     fn draw(
         &mut self,
         batch_size: usize,

@@ -10,7 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, cast, overload
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast, overload
 
 from windrow import _fence, _html, _needs
 from windrow._arguments import takes, warn_ignored
@@ -29,7 +29,16 @@ from windrow.data._arguments import (
     either,
     seed_from,
 )
-from windrow.data._content import frames_of, is_frames, is_key, numbers, rows_of, whole
+from windrow.data._content import (
+    GENERATION,
+    drawn_frames,
+    frames_of,
+    is_frames,
+    is_key,
+    numbers,
+    rows_of,
+    whole,
+)
 from windrow.data._datasets._sources import frames_of_dataset
 from windrow.data._frames import FrameDataset
 from windrow.data._items import (
@@ -49,6 +58,7 @@ from windrow.data._items import (
 from windrow.data._limiters import RateLimiter
 from windrow.data._part import Key, made
 from windrow.data._states import from_plain, to_plain
+from windrow.data._transforms import Inverted, Transform
 from windrow.data.replay_buffers.samplers import (
     ConsumingSampler,
     RandomSampler,
@@ -73,7 +83,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Transform: TypeAlias = Callable[[Any], Any]
 
 #: In the place of frames that a transform keeps from being written, and of a sample whose frames
 #: are missing.
@@ -154,6 +163,8 @@ class ReplayBuffer:
             self._prefetch = Prefetch(weakref.WeakMethod(self._sampled_ahead), self._count_ahead)
         #: Failures of collectors that wrote to this buffer in the background.
         self._failures: list[Failure] = []
+        #: Collectors that were started into this buffer, which live as long as it does.
+        self._collecting: set[Any] = set()
         self._core = ReplayBufferCore(
             {
                 "storage": self.storage._options(),
@@ -332,7 +343,7 @@ class ReplayBuffer:
         given = (
             transform if hasattr(transform, "inv") else function_of_sample("transform", transform)
         )
-        self._transforms.insert(index, _Inverted(given) if invert else given)
+        self._transforms.insert(index, Inverted(given) if invert else given)
         self._forget_ahead()
         return self
 
@@ -471,7 +482,8 @@ class ReplayBuffer:
         Args:
             batch_size: number of frames; by default that of the buffer.
             return_info: return a dictionary too, with ``"index"``, the rows that were drawn, and
-                the other entries that the sampler adds: ``"priority_weight"``, and of slices
+                the other entries that the sampler adds: ``"priority_weight"`` and
+                ``"index_generation"`` where it has priorities, and of slices
                 ``("next", "truncated")``, ``("next", "done")`` and ``"is_init"``.
 
         Raises:
@@ -497,6 +509,8 @@ class ReplayBuffer:
             self._prefetch.judge(
                 ahead[0], bool(self._transforms or self.collate_fn or self._pins_memory)
             )
+        elif is_frames(ahead[0]) and {"index", GENERATION} <= set(ahead[0].keys()):
+            self._core.hand_out(*drawn_frames(ahead[0]))
         batch, self._ends_pass = ahead
         return batch
 
@@ -724,10 +738,19 @@ class ReplayBuffer:
         """Counts of frames, samples and writers, by name."""
         return self._checked.stats()
 
-    def update_priority(self, index: object, priority: object) -> None:
-        """Sets the priorities of the rows in ``index``; one number is for all of them. Rows that
-        hold no frame at this moment are skipped: the buffer may have been emptied since they were
-        sampled.
+    def update_priority(self, index: object, priority: object, generation: object = None) -> int:
+        """Sets the priorities of the rows in ``index``, and returns how many were set.
+
+        A row whose frame was overwritten or removed since it was sampled is skipped: no other frame
+        gets the priority.
+
+        Args:
+            index: rows of the buffer, as ``"index"`` of a sample.
+            priority: a number for each row, or one for all of them.
+            generation: ``"index_generation"`` of the sample, which says which frames the rows held.
+                Without it, a row stands for the frame that was sampled last from it, or for its
+                present one if none was sampled yet. Give it where several samples are in use at
+                once.
 
         Raises:
             IndexError: the buffer does not have a row.
@@ -736,8 +759,9 @@ class ReplayBuffer:
             ValueError: priorities are negative, or not as many as rows.
         """
         rows, priorities = numbers("index", index, whole), numbers("priority", priority, float)
-        self._checked.update_priority(
-            rows, priorities * len(rows) if len(priorities) == 1 else priorities
+        each = priorities * len(rows) if len(priorities) == 1 else priorities
+        return self._checked.update_priority(
+            rows, each, None if generation is None else numbers("generation", generation, whole)
         )
 
     def set_beta(self, beta: float) -> None:
@@ -803,9 +827,11 @@ class ReplayBuffer:
     def close(self) -> None:
         """Lets go of the frames, as the end of a ``with`` statement does: those in memory are freed
         once no collector writes to the buffer, and the files of a mapped storage stay. Any other
-        call raises ``RuntimeError`` from then on.
+        call raises ``RuntimeError`` from then on, and so do samples and writes that wait.
         """
         self._sampler._detach(self)
+        if not isinstance(self._core, _Closed):
+            self._core.close()
         self._core, self._iterator, self._objects = (
             cast("ReplayBufferCore", _Closed()),
             None,
@@ -828,7 +854,7 @@ class ReplayBuffer:
         state = {
             name: value
             for name, value in self.__dict__.items()
-            if name not in ("_core", "_iterator", "_failures", "_prefetch")
+            if name not in ("_core", "_iterator", "_failures", "_collecting", "_prefetch")
         }
         spawning = getattr(
             sys.modules.get("multiprocessing.context"), "get_spawning_popen", lambda: None
@@ -883,9 +909,9 @@ class _Closed:
 
 class TensorDictReplayBuffer(ReplayBuffer):
     """A buffer whose samples have the entries that the sampler adds: ``"index"``, with a
-    prioritized sampler ``"priority_weight"``, and with slices ``("next", "truncated")`` and
-    ``("next", "done")``, set with the last frame of each, and ``"is_init"``, if frames have it,
-    with the first.
+    prioritized sampler ``"priority_weight"`` and ``"index_generation"``, and with slices
+    ``("next", "truncated")`` and ``("next", "done")``, set with the last frame of each, and
+    ``"is_init"``, if frames have it, with the first.
     """
 
     _with_info = True
@@ -929,20 +955,20 @@ class TensorDictReplayBuffer(ReplayBuffer):
         """
         return self._sampled(batch_size, return_info, include_info is not False)
 
-    def update_tensordict_priority(self, data: tensordict.TensorDictBase) -> None:
+    def update_tensordict_priority(self, data: tensordict.TensorDictBase) -> int:
         """Sets the priorities of a sample's frames, if the sampler has priorities. Several values
-        of a frame make one as the sampler's ``reduction`` says.
+        of a frame make one as the sampler's ``reduction`` says. Returns how many were set: frames
+        that were overwritten since the sample was drawn are skipped, as :meth:`update_priority`
+        says, which gets ``"index_generation"`` of the sample.
 
         Raises:
             KeyError: the sample has no entry ``priority_key``, or no ``"index"``.
         """
         if not self.sampler.has_priorities:
-            return
-        rows = data["index"]
-        if data.ndim > 1:
-            rows = rows.reshape(len(data), -1)[:, 0]
-        priorities = data[self.priority_key].detach().float().reshape(rows.numel(), -1)
-        self.update_priority(rows, self.sampler.reduced(priorities))
+            return 0
+        rows, generations = drawn_frames(data)
+        priorities = data[self.priority_key].detach().float().reshape(len(rows), -1)
+        return self.update_priority(rows, self.sampler.reduced(priorities), generations)
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):
@@ -959,22 +985,6 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
     @takes(TensorDictPrioritizedBufferArguments)
     def __init__(self, arguments: TensorDictPrioritizedBufferArguments) -> None:
         self._begin(arguments)
-
-
-class _Inverted:
-    """A transform whose two directions are exchanged: it is called with written frames, and its
-    ``inv`` with samples.
-    """
-
-    def __init__(self, transform: Transform) -> None:
-        self.inv = transform
-
-    def __call__(self, batch: object) -> object:
-        inverse = getattr(self.inv, "inv", None)
-        return batch if inverse is None else inverse(batch)
-
-    def __repr__(self) -> str:
-        return f"Inverted({self.inv!r})"
 
 
 __getattr__ = _fence.rest_of(__name__)

@@ -1,0 +1,19 @@
+//! Puts the functions of `src/gil/end.rs` in the place of those of the interpreter that they are
+//! named after.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=src/gil/end.rs");
+    let target = |name: &str| std::env::var(name).unwrap_or_default();
+    if target("CARGO_CFG_TARGET_OS") != "linux" || target("CARGO_CFG_TARGET_ENV") != "gnu" {
+        return;
+    }
+    // A line of the table is `fn PyObject_Call(…) -> …;`.
+    let table = include_str!("src/gil/end.rs");
+    let names = table
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("fn Py"));
+    for name in names.filter_map(|rest| rest.split_once('(').map(|(name, _)| name)) {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,--wrap=Py{name}");
+    }
+}

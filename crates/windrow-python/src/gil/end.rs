@@ -1,0 +1,175 @@
+//! The end of the interpreter, as its threads meet it.
+//!
+//! Before Python 3.14, an interpreter that has ended ends each other thread when that asks for the
+//! lock again, by unwinding the thread's stack (glibc's `pthread_exit`). Unwinding through frames
+//! of Rust aborts the process, which is about to end by itself: a daemon thread that samples from a
+//! buffer would make a program fail that has done its work. So such a thread sleeps here instead,
+//! until the process ends.
+//!
+//! A thread asks for the lock in two ways: where windrow has given it up, and within any code of
+//! Python's. Each function of the interpreter that this library calls and that may run such code is
+//! in the table below. The linker (`--wrap`, see `build.rs`) turns all calls of `PyObject_Call` in
+//! this library, those in PyO3 included, into calls of `__wrap_PyObject_Call`, which the table
+//! defines; `__real_PyObject_Call` is the interpreter's. No other library notices.
+//!
+//! Code of others may be what asks for the lock: torch gives it up while it frees a tensor, and a
+//! C++ destructor that is unwound ends the process. So a thread of Python that comes back from
+//! windrow after the program has ended its collectors ([`announce`]) rests there, just before the
+//! interpreter ends.
+//!
+//! Elsewhere than on Linux with glibc, ending a thread unwinds nothing.
+#![allow(
+    non_snake_case,
+    reason = "names are those of the interpreter and the linker"
+)]
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::mem;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pyo3::ffi::{Py_ssize_t, PyGILState_STATE, PyObject, PyThreadState};
+
+/// Stops a thread that is being ended from unwinding any further: its destructor never returns.
+struct Sleeper;
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        loop {
+            thread::park();
+        }
+    }
+}
+
+/// How long a thread rests: what is left of the program may wait for it, as another `atexit`
+/// function that joins it does.
+const REST: Duration = Duration::from_secs(5);
+/// How long the end of the program waits for threads to come to rest.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Whether the interpreter is about to end.
+static ENDING: AtomicBool = AtomicBool::new(false);
+/// Threads of Python that have used windrow, live and do not rest.
+static AWAKE: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static GUEST: Guest = Guest::new();
+}
+
+/// A thread of Python that has given the lock up within windrow.
+struct Guest {
+    /// Whether it rests once the interpreter is about to end: neither a thread of the engine, which
+    /// ends with its collector, nor the one that ends the interpreter.
+    rests: Cell<bool>,
+}
+
+impl Guest {
+    fn new() -> Self {
+        let rests = super::is_of_python();
+        AWAKE.fetch_add(usize::from(rests), Ordering::Relaxed);
+        Self {
+            rests: Cell::new(rests),
+        }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        AWAKE.fetch_sub(usize::from(self.rests.get()), Ordering::Relaxed);
+    }
+}
+
+/// Announces the end of the interpreter, in the thread that ends it, and waits for a moment for
+/// other threads of Python that use windrow to come to rest. The caller does not have the
+/// interpreter's lock.
+pub(super) fn announce() {
+    GUEST.with(|guest| {
+        let rested = guest.rests.replace(false);
+        AWAKE.fetch_sub(usize::from(rested), Ordering::Relaxed);
+    });
+    ENDING.store(true, Ordering::Relaxed);
+    let begin = Instant::now();
+    while AWAKE.load(Ordering::Relaxed) > 0 && begin.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Rests, if the interpreter is about to end.
+fn rest() {
+    // A thread that is ending has no guest any more.
+    let _ = GUEST.try_with(|guest| {
+        if !(ENDING.load(Ordering::Relaxed) && guest.rests.get()) {
+            return;
+        }
+        AWAKE.fetch_sub(1, Ordering::Relaxed);
+        thread::sleep(REST);
+        AWAKE.fetch_add(1, Ordering::Relaxed);
+    });
+}
+
+/// Defines `__wrap_NAME` for each function of the table, some of which call another function first.
+macro_rules! asleep_at_the_end {
+    ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)? $(, after $first:ident)?;)*) => {$(
+        #[unsafe(export_name = concat!("__wrap_", stringify!($name)))]
+        unsafe extern "C" fn $name($($arg: $type),*) $(-> $out)? {
+            // By another name than PyO3's, which says of these functions that they do not unwind.
+            unsafe extern "C-unwind" {
+                #[link_name = concat!("__real_", stringify!($name))]
+                fn real($($arg: $type),*) $(-> $out)?;
+            }
+            $($first();)?
+            // The only local value with a destructor: nothing else runs without an interpreter.
+            let sleeper = Sleeper;
+            // SAFETY: the caller keeps the promises of the function, which gets the arguments as
+            // they are.
+            let returned = unsafe { real($($arg),*) };
+            // The call has returned, so this thread goes on as usual.
+            mem::forget(sleeper);
+            returned
+        }
+    )*};
+}
+
+asleep_at_the_end! {
+    fn PyEval_RestoreThread(state: *mut PyThreadState), after rest;
+    fn PyGILState_Ensure() -> PyGILState_STATE;
+    fn PyErr_CheckSignals() -> c_int;
+    fn PyErr_WriteUnraisable(object: *mut PyObject);
+    fn PyImport_Import(name: *mut PyObject) -> *mut PyObject;
+    fn PyIter_Next(iterator: *mut PyObject) -> *mut PyObject;
+    fn PyObject_Call(
+        function: *mut PyObject,
+        arguments: *mut PyObject,
+        kwargs: *mut PyObject,
+    ) -> *mut PyObject;
+    // PyO3 calls methods without arguments by it: a null pointer ends the list of arguments.
+    fn PyObject_CallMethodObjArgs(
+        object: *mut PyObject,
+        name: *mut PyObject,
+        end: *mut PyObject,
+    ) -> *mut PyObject;
+    fn PyObject_CallNoArgs(function: *mut PyObject) -> *mut PyObject;
+    fn PyObject_DelItem(object: *mut PyObject, key: *mut PyObject) -> c_int;
+    fn PyObject_GetAttr(object: *mut PyObject, name: *mut PyObject) -> *mut PyObject;
+    fn PyObject_GetItem(object: *mut PyObject, key: *mut PyObject) -> *mut PyObject;
+    fn PyObject_GetIter(object: *mut PyObject) -> *mut PyObject;
+    fn PyObject_IsInstance(object: *mut PyObject, class: *mut PyObject) -> c_int;
+    fn PyObject_IsTrue(object: *mut PyObject) -> c_int;
+    fn PyObject_Repr(object: *mut PyObject) -> *mut PyObject;
+    fn PyObject_RichCompare(
+        one: *mut PyObject,
+        other: *mut PyObject,
+        op: c_int,
+    ) -> *mut PyObject;
+    fn PyObject_SetAttr(
+        object: *mut PyObject,
+        name: *mut PyObject,
+        value: *mut PyObject,
+    ) -> c_int;
+    fn PyObject_SetItem(object: *mut PyObject, key: *mut PyObject, value: *mut PyObject) -> c_int;
+    fn PyObject_Size(object: *mut PyObject) -> Py_ssize_t;
+    fn PyObject_Str(object: *mut PyObject) -> *mut PyObject;
+    fn Py_DecRef(object: *mut PyObject);
+}
