@@ -73,11 +73,12 @@ fn least(leaf: &LeafSpec) -> Option<usize> {
 }
 
 impl BindRequest {
-    /// Reads a request of which a message of at most `most` bytes can make the rows.
+    /// Reads a request of which a message of at most `most` bytes can make the rows, without
+    /// examples that begin with the byte `refused`.
     ///
     /// # Errors
     /// What does not fit.
-    pub(crate) fn read(json: &[u8], most: usize) -> Result<Self, String> {
+    pub(crate) fn read(json: &[u8], most: usize, refused: Option<u8>) -> Result<Self, String> {
         /// What is asked before the spec gets memory.
         #[derive(Deserialize)]
         struct Outline {
@@ -111,7 +112,12 @@ impl BindRequest {
             (num_envs, 0),
             most,
         )?;
-        serde_json::from_slice(json).map_err(wrong)
+        let place: Self = serde_json::from_slice(json).map_err(wrong)?;
+        for (key, example) in &place.spec.examples {
+            check_kind(example, refused)
+                .map_err(|reason| format!("the example of {key:?}: {reason}"))?;
+        }
+        Ok(place)
     }
 }
 
@@ -252,8 +258,8 @@ pub(crate) fn read(
     }
 }
 
-/// Refuses a value of variable size that begins with the byte `refused`.
-pub(crate) fn check_value(value: &[u8], refused: Option<u8>) -> Result<(), String> {
+/// Whether `value` may travel.
+fn check_kind(value: &[u8], refused: Option<u8>) -> Result<(), String> {
     match refused.is_some() && value.first().copied() == refused {
         true => Err("a value of a kind that must not travel here".to_owned()),
         false => Ok(()),
@@ -282,7 +288,7 @@ fn read_strings<'a>(
             return Ok(None);
         };
         bytes = behind;
-        check_value(value, refused)?;
+        check_kind(value, refused)?;
         if let Some(mut row) = rows.env_mut(place / elements) {
             row.write_string(key, place % elements, value)
                 .map_err(told)?;

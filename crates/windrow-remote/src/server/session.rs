@@ -185,13 +185,9 @@ fn bind(
     let (json, first) = rest
         .split_at_checked(len)
         .ok_or("the request to bind is cut short")?;
-    let place = BindRequest::read(json, most)?;
-    let (observed, rows) = (place.spec.observation_leaves(), place.num_envs);
     let refused = shared.choices.limits.refused_values;
-    for (key, example) in &place.spec.examples {
-        rows::check_value(example, refused)
-            .map_err(|reason| format!("the example of {key:?}: {reason}"))?;
-    }
+    let place = BindRequest::read(json, most, refused)?;
+    let (observed, rows) = (place.spec.observation_leaves(), place.num_envs);
     let mut obs = RowBlock::new(&observed, rows).map_err(told)?;
     if place.first_rows {
         rows::read(&observed, first, obs.rows_mut(), refused)
