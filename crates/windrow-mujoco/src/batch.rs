@@ -233,17 +233,15 @@ impl Batch {
             simulation < self.simulations,
             "There is no simulation {simulation}."
         );
-        let own = self.outputs.get(output.index);
-        let is_own = own.is_some_and(|(_, own)| own.rows == output.rows);
-        assert!(is_own, "The field is one of another batch.");
+        // The batch's own: that of a batch that is gone may have had its memory, and another
+        // length.
+        let own = self.outputs.get(output.index).map(|(_, own)| own);
+        let own = own
+            .filter(|own| (own.rows, own.len) == (output.rows, output.len))
+            .expect("The field is one of this batch.");
         // SAFETY: one of `simulations` rows of this length, in memory of this batch, which writes
         // to it in calls that borrow it mutably.
-        unsafe {
-            std::slice::from_raw_parts(
-                output.rows.as_ptr().add(simulation * output.len),
-                output.len,
-            )
-        }
+        unsafe { std::slice::from_raw_parts(own.rows.as_ptr().add(simulation * own.len), own.len) }
     }
 
     /// Advances the simulations `which` by `count` steps. Fields are those of before the last of

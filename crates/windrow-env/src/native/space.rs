@@ -76,19 +76,18 @@ pub(super) fn visit_motion<S: Copy + Serialize + DeserializeOwned, const N: usiz
     state: &mut Option<S>,
     numbers: impl Fn(S) -> [f64; N],
 ) -> Result<(), EnvError> {
-    visitor.checked(state, |loaded| match loaded.map(numbers) {
-        Some(got)
-            if !got
-                .iter()
-                .zip(reach)
-                .all(|(number, most)| number.abs() <= most) =>
-        {
-            Err(EnvError::State {
+    visitor.checked(state, |loaded| {
+        let Some(got) = loaded.map(numbers) else {
+            return Ok(());
+        };
+        let mut each = got.iter().zip(reach);
+        match each.all(|(number, most)| number.abs() <= most) {
+            true => Ok(()),
+            false => Err(EnvError::State {
                 expected: format!("numbers of {id} of at most {reach:?} in size"),
                 got: format!("{got:?}"),
-            })
+            }),
         }
-        _ => Ok(()),
     })
 }
 

@@ -183,12 +183,13 @@ impl Graph {
         self.push(Op::Input(self.inputs.len() - 1), &[])
     }
 
-    /// One more parameter, all zero until it is loaded.
+    /// One more parameter, all zero until it is loaded. One that memory cannot hold is an error of
+    /// [`check`](Self::check), and of all that evaluates the graph.
     pub fn parameter(&mut self, name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Value {
         let shape = shape.into();
         self.parameters.push(Parameter {
             name: name.into(),
-            values: vec![0.0; shape.iter().product()],
+            values: zeros(&shape).unwrap_or_default(),
             shape,
         });
         self.push(Op::Parameter(self.parameters.len() - 1), &[])
@@ -307,7 +308,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`PolicyError::Operands`] or [`PolicyError::Layer`] naming the first value that does not
-    /// fit.
+    /// fit; [`PolicyError::LayerMemory`] naming the first parameter without memory.
     pub fn check(&self) -> Result<(), PolicyError> {
         self.widths().map(drop)
     }
@@ -329,8 +330,10 @@ impl Graph {
                 }
                 Op::Parameter(index) => {
                     let parameter = self.parameters.get(*index);
-                    let width = parameter.map(|parameter| parameter.values.len());
-                    width.ok_or_else(|| missing("parameters", *index, self.parameters.len()))
+                    let missing = || missing("parameters", *index, self.parameters.len());
+                    parameter
+                        .ok_or_else(missing)
+                        .and_then(|parameter| parameter.width(number))
                 }
                 op => op.width(&from).ok_or_else(|| PolicyError::Operands {
                     layer: number,
@@ -454,19 +457,39 @@ impl Graph {
     /// Allocates parameters after deserialization, which leaves them out.
     pub(crate) fn allocate(&mut self) -> Result<(), PolicyError> {
         for (number, parameter) in self.parameters.iter_mut().enumerate() {
-            let len = parameter
-                .shape
-                .iter()
-                .try_fold(1_usize, |a, &b| a.checked_mul(b));
-            let values = len.and_then(|len| super::layer::filled(0.0, len));
-            parameter.values = values.ok_or(PolicyError::LayerMemory {
-                layer: number,
-                kind: "Graph",
-                inputs: parameter.shape.last().copied().unwrap_or(0),
-                outputs: parameter.shape.first().copied().unwrap_or(0),
-            })?;
+            parameter.values =
+                zeros(&parameter.shape).ok_or_else(|| too_large(number, &parameter.shape))?;
         }
         Ok(())
+    }
+}
+
+impl Parameter {
+    /// How many numbers it has, as the value `number` of a graph.
+    fn width(&self, number: usize) -> Result<usize, PolicyError> {
+        match elements(&self.shape) == Some(self.values.len()) {
+            true => Ok(self.values.len()),
+            false => Err(too_large(number, &self.shape)),
+        }
+    }
+}
+
+/// Numbers of a parameter of this shape; `None` if they cannot be counted.
+fn elements(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1_usize, |a, &b| a.checked_mul(b))
+}
+
+/// A parameter's first numbers; `None` if there is no memory for them.
+fn zeros(shape: &[usize]) -> Option<Vec<f32>> {
+    super::layer::filled(0.0, elements(shape)?)
+}
+
+fn too_large(layer: usize, shape: &[usize]) -> PolicyError {
+    PolicyError::LayerMemory {
+        layer,
+        kind: "Graph",
+        inputs: shape.last().copied().unwrap_or(0),
+        outputs: shape.first().copied().unwrap_or(0),
     }
 }
 

@@ -404,3 +404,23 @@ fn values_of_no_numbers_are_no_work() {
     graph.forward(&inputs, &values, &mut outputs).unwrap();
     assert_eq!(outputs[0], [1.0; 4]);
 }
+
+#[test]
+fn a_parameter_that_memory_cannot_hold_is_an_error_of_what_reads_the_graph() {
+    for outputs in [1 << 44, usize::MAX] {
+        let mut net = Graph::new();
+        let x = net.input(4);
+        let y = net.linear("a", x, outputs);
+        let errors = [
+            net.check().unwrap_err(),
+            net.elements(y).unwrap_err(),
+            net.forward(&[&[0.0; 4]], &[y], &mut [Vec::new()])
+                .unwrap_err(),
+        ];
+        for error in errors {
+            let expected =
+                format!("layer 1 (Graph): no memory for parameters from 4 to {outputs} numbers");
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+}
