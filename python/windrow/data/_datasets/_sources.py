@@ -176,9 +176,9 @@ def _columns(named: Named, keys: Mapping[str, Key]) -> Columns:
         if clash := next(
             (other for other in columns if other[: len(key)] == key[: len(other)]), None
         ):
-            there, here = ".".join(clash), ".".join(key)
+            other, here = ".".join(clash), ".".join(key)
             raise ValueError(
-                f"column {name}: it would be the entry {here}, and another one is {there}: name its entry, keys={{{name!r}: ...}}"
+                f"column {name}: it would be the entry {here}, and another one is {other}: name its entry, keys={{{name!r}: ...}}"
             )
         columns[key] = values
     for key in (*_FLAGS, ("next", "reward")):
