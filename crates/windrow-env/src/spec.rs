@@ -348,12 +348,13 @@ impl EnvSpec {
         }
     }
 
-    /// Checks that the parts of each leaf's spec agree with each other.
+    /// Checks that the parts of each leaf's spec agree with each other, and that each name of a
+    /// reward, state, flag, mask and group is that of something.
     ///
     /// # Errors
-    /// [`SpecError::Leaf`] for the first leaf with more elements than can be counted, or with
-    /// another number of bounds than elements; for bytes that have bounds, and for actions, rewards
-    /// and masks of bytes.
+    /// [`SpecError::NoObservation`] for the first name that is none; [`SpecError::Leaf`] for the
+    /// first leaf with more elements than can be counted, or with another number of bounds than
+    /// elements; for bytes that have bounds, and for actions, rewards and masks of bytes.
     pub fn check(&self) -> Result<(), EnvError> {
         for (key, leaf) in self.action.leaves("action") {
             if leaf.dtype() == Some(DType::Bytes) {
@@ -388,6 +389,33 @@ impl EnvSpec {
                     format!("a lower and an upper bound for each of {elements} elements");
                 let got = format!("{} lower and {} upper ones", low.len(), high.len());
                 return Err(self.unfit(&key, expected, got));
+            }
+        }
+        // Last: leaves can be listed once their elements can be counted.
+        self.check_names()
+    }
+
+    /// Checks the names that stand beside the leaves: one that is misspelt would change nothing.
+    fn check_names(&self) -> Result<(), EnvError> {
+        let masks = self.masks.iter().map(|(_, mask)| mask);
+        let lists = [&self.rewards, &self.states, &self.flags];
+        for key in lists.into_iter().flatten().chain(masks) {
+            self.find_observation(key)?;
+        }
+        let actions = self.action_leaves();
+        let leaves = self.observation_leaves();
+        let all = || leaves.iter().chain(&actions).map(|leaf| &leaf.key);
+        for (action, _) in &self.masks {
+            if !actions.iter().any(|leaf| leaf.key == *action) {
+                let names: Vec<_> = actions.iter().map(|leaf| leaf.key.to_string()).collect();
+                return Err(self.unfit(action, "an action, of a mask", names.join(", ")));
+            }
+        }
+        for (group, _) in &self.groups {
+            if !all().any(|key| group.overlaps(key)) {
+                let names: Vec<_> = all().map(ToString::to_string).collect();
+                let expected = "a group of observations or actions";
+                return Err(self.unfit(group, expected, names.join(", ")));
             }
         }
         Ok(())
@@ -609,6 +637,41 @@ mod tests {
                 .unwrap_err()
                 .to_string(),
             r#""action" of x: expected a lower and an upper bound for each of 4 elements, got 2 lower and 4 upper ones"#
+        );
+    }
+
+    #[test]
+    fn a_name_that_is_that_of_nothing_is_an_error() {
+        let told = |change: fn(&mut EnvSpec)| {
+            let cost = Spec::unbounded(DType::F32, [1]);
+            let observed = Spec::composite([("at", cost.clone()), ("cost", cost)]);
+            let mut spec = EnvSpec::new("Walk", observed, Spec::discrete(2));
+            change(&mut spec);
+            spec.check().map_err(|error| error.to_string())
+        };
+        let right: fn(&mut EnvSpec) = |spec| {
+            spec.rewards.push("cost".into());
+            spec.masks.push(("action".into(), "at".into()));
+            spec.groups.push(("at".into(), Shape::new()));
+        };
+        assert_eq!(told(right), Ok(()));
+        let wrong: [fn(&mut EnvSpec); 4] = [
+            |spec| spec.rewards.push("csot".into()),
+            |spec| spec.states.push("csot".into()),
+            |spec| spec.flags.push("csot".into()),
+            |spec| spec.masks.push(("action".into(), "csot".into())),
+        ];
+        for change in wrong {
+            let expected = "Walk has no observation \"csot\"; it has \"at\", \"cost\"";
+            assert_eq!(told(change).unwrap_err(), expected);
+        }
+        assert_eq!(
+            told(|spec| spec.masks.push(("act".into(), "at".into()))).unwrap_err(),
+            "\"act\" of Walk: expected an action, of a mask, got action"
+        );
+        assert_eq!(
+            told(|spec| spec.groups.push(("agents".into(), Shape::new()))).unwrap_err(),
+            "\"agents\" of Walk: expected a group of observations or actions, got at, cost, action"
         );
     }
 

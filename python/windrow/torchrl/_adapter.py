@@ -191,6 +191,15 @@ class Adapter:
     def describe(self) -> dict[str, Any]:
         """The entries of ``Description`` in ``describe.rs``."""
         observed = self._observation
+        names = [path(leaf.key) for leaf in (*observed, *self._action)]
+        # A spec may have a group without a leaf that a column has, and limit an action that is
+        # split.
+        groups = {
+            key: own
+            for key, own in self._groups().items()
+            if any(name[: len(path(key))] == path(key) for name in names)
+        }
+        acted = {key for key, _ in self._acted}
         return {
             "id": self.id,
             "num_envs": self.num_envs,
@@ -204,8 +213,8 @@ class Adapter:
             "primed": [],
             "flags": self._nested_flags,
             "info": [],
-            "masks": list(self._masks.items()),
-            "groups": list(self._groups().items()),
+            "masks": [(action, mask) for action, mask in self._masks.items() if action in acted],
+            "groups": list(groups.items()),
             "deltas": list(self._deltas.items()),
         }
 

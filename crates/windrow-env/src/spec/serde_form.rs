@@ -114,6 +114,29 @@ mod tests {
         ])
     }
 
+    /// As [`nested`], with what the notes of a spec are about.
+    fn noted() -> Spec {
+        let number = || Spec::unbounded(DType::F32, [3, 2]);
+        let names = [
+            "reward", "mask", "done", "lives", "position", "text", "x", "action",
+        ];
+        let agents = names.map(|name| (name, number()));
+        Spec::composite([
+            ("all", nested()),
+            ("agents", Spec::composite(agents)),
+            ("reward", number()),
+            ("mask", number()),
+            ("action", number()),
+            (
+                "a",
+                Spec::composite([(
+                    "b",
+                    Spec::composite([("c", Spec::composite([("d", number())]))]),
+                )]),
+            ),
+        ])
+    }
+
     fn there_and_back(spec: &EnvSpec) -> EnvSpec {
         serde_json::from_str(&serde_json::to_string(spec).unwrap()).unwrap()
     }
@@ -129,7 +152,7 @@ mod tests {
     /// An environment with every flag and note that a spec has room for.
     fn full() -> EnvSpec {
         let key = |name: &str| NestedKey::from(("agents", name));
-        let mut spec = EnvSpec::new("mine/Full-v3", nested(), nested());
+        let mut spec = EnvSpec::new("mine/Full-v3", noted(), noted());
         spec.max_episode_steps = Some(1 << 40);
         spec.rewards = vec![key("reward"), "reward".into()];
         spec.states = vec![["a", "b", "c", "d"].into()];
@@ -169,7 +192,7 @@ mod tests {
 
     #[test]
     fn every_part_of_a_spec_is_written() {
-        let plain = EnvSpec::new("mine/Full-v3", nested(), nested());
+        let plain = EnvSpec::new("mine/Full-v3", noted(), noted());
         let changes: [fn(&mut EnvSpec, EnvSpec); 12] = [
             |spec, full| spec.max_episode_steps = full.max_episode_steps,
             |spec, full| spec.rewards = full.rewards,

@@ -109,6 +109,11 @@ pub fn check_env(env: &mut dyn Env, seed: u64) -> Result<Report, CheckError> {
 /// # Errors
 /// The first mistake found.
 pub fn check_vec_env(envs: &mut dyn VecEnv, seed: u64) -> Result<Report, CheckError> {
+    let spec = envs.spec().check();
+    spec.map_err(|error| CheckError::Failed {
+        step: 0,
+        source: error.of(0),
+    })?;
     let first = Recorder::run(envs, seed, false, STEPS)?;
     let second = Recorder::run(envs, seed, true, STEPS)?;
     let leaves = envs.spec().observation_leaves();
