@@ -41,7 +41,7 @@ fn a_lost_environment_is_made_anew_and_the_evaluation_has_all_its_episodes() {
         assert_eq!(evaluator.evaluate(None, None).unwrap().num_episodes, 4);
         assert_eq!(made.load(Ordering::Relaxed), 2);
         let losses = evaluator.take_losses();
-        assert_eq!((losses.len(), losses[0].env()), (1, Some(0)));
+        assert_eq!((losses.len(), losses[0].worker()), (1, 0));
         assert!(evaluator.take_losses().is_empty());
     }
     let refused = Evaluator::builder("CartPole-v1")
