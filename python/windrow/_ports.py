@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from windrow import _codecs, _values
 from windrow._lazy import module
 from windrow._needs import torch as needs_torch
-from windrow import _codecs, _values
 from windrow._values import example_of
 from windrow._warnings import warn
 from windrow.envs._batched import warn_of_turns

@@ -15,11 +15,11 @@ import pytest
 
 pytest.importorskip("torchrl")
 
-import windrow.envs as envs  # noqa: E402
-from telling import TEXT, Both, has_both  # noqa: E402
-from windrow._objects import Objects  # noqa: E402
-from windrow.collectors import AsyncBatchedCollector, Collector, CommandLauncher, MultiSyncCollector  # noqa: E402
-from windrow.data import LazyMemmapStorage, ReplayBuffer, SliceSampler  # noqa: E402
+import windrow.envs as envs
+from telling import TEXT, Both, has_both
+from windrow._objects import Objects
+from windrow.collectors import AsyncBatchedCollector, Collector, CommandLauncher, MultiSyncCollector
+from windrow.data import LazyMemmapStorage, ReplayBuffer, SliceSampler
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:environments written in Python share:UserWarning"),

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from windrow.modules import RemoteServer
 
 from messages.make import BOX, TEXT
+from windrow.modules import RemoteServer
 
 #: Whatever reads a pickle, by module and name.
 READERS = [

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+
 from messages import __main__ as messages
 from messages import wire
 from windrow.modules import RemotePolicy, RemoteServer

@@ -22,7 +22,7 @@ from windrow.envs import _convert
 from windrow.envs._factory import Factory, env_of, is_function
 from windrow.envs._specs import Key
 from windrow.envs._video import Video, filmed
-from windrow.policies.choose import Conditions, choose, copied_now, exploration_name
+from windrow.policies.choose import Choice, Conditions, choose, copied_now, exploration_name
 from windrow.policies.weights import tensors_of, weights_by_id
 from windrow.processes import setup, start
 from windrow.processes.blame import held_weights
@@ -337,33 +337,8 @@ class Evaluator(Ending):
         except BaseException:
             self._thaw()
             raise
-        options = {
-            **arguments.for_engine(),
-            "on_result": arguments.listener,
-            "write_recordings": None,
-            "restarts": None if arguments.on_loss == "raise" else arguments.on_loss,
-            "env": env,
-            "sent": sent,
-            "process": None if sent is None else _windrow.EvaluatorProcess(),
-            "metrics_fn": arguments.metrics_fn,
-            # The user may change the policy before the evaluator's thread takes it.
-            "policy": choice.core
-            if arguments.policy_factory is not None
-            else copied_now(choice.core),
-            "exploration_type": exploration,
-            "lazy": isinstance(env, Factory) and arguments.policy_factory is not None,
-        }
-        if (arguments.dump_video or arguments.video) and (
-            isinstance(env, Factory) or any(_statistics.recorders(env))
-        ):
-            dump = (
-                functools.partial(_dump, env)
-                if sent is None
-                else RemoteEnv(options["process"], 0).dump
-            )
-            options["write_recordings"] = dump
         try:
-            self._core = EvaluatorCore(options)
+            self._core = EvaluatorCore(_options(arguments, env, sent, choice, exploration))
         except BaseException:
             self._thaw()
             raise
@@ -566,6 +541,34 @@ class _Frozen:
                 f"{changed} has changed since the evaluator was built, and the copy of the policy in its process cannot follow: give the module "
                 'itself as policy, or backend="thread"'
             )
+
+
+def _options(
+    arguments: EvaluatorArguments, env: Any, sent: object, choice: Choice, exploration: str
+) -> dict[str, Any]:
+    """The arguments of the engine's evaluator."""
+    options = {
+        **arguments.for_engine(),
+        "on_result": arguments.listener,
+        "write_recordings": None,
+        "restarts": None if arguments.on_loss == "raise" else arguments.on_loss,
+        "env": env,
+        "sent": sent,
+        "process": None if sent is None else _windrow.EvaluatorProcess(),
+        "metrics_fn": arguments.metrics_fn,
+        # The user may change the policy before the evaluator's thread takes it.
+        "policy": choice.core if arguments.policy_factory is not None else copied_now(choice.core),
+        "exploration_type": exploration,
+        "lazy": isinstance(env, Factory) and arguments.policy_factory is not None,
+    }
+    if (arguments.dump_video or arguments.video) and (
+        isinstance(env, Factory) or any(_statistics.recorders(env))
+    ):
+        dump = (
+            functools.partial(_dump, env) if sent is None else RemoteEnv(options["process"], 0).dump
+        )
+        options["write_recordings"] = dump
+    return options
 
 
 def _dump(env: object, step: int) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from windrow import _needs, envs
+from windrow._codecs import own
 from windrow._lazy import module, torch
 from windrow._lazy import tensordict as td
 from windrow._numbers import whole
 from windrow._types import AnyTransform, Device
-from windrow._codecs import own
 from windrow._values import public, with_actions, with_values
 from windrow._values import stacked as stacked_steps
 from windrow._windrow import EnvHandle

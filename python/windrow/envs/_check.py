@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from windrow import _fence
+from windrow._codecs import own
 from windrow._lazy import tensordict as td
 from windrow._lazy import torch
 from windrow._types import Env
-from windrow._codecs import own
 from windrow._values import parted, without_values
 from windrow.envs._base import EnvBase
 from windrow.envs._counterpart import is_windrows

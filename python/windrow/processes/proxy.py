@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: Seconds that the end of a collector waits for states of environments.
 _PATIENCE = 0.2
+_OBJECTS = codec(True)
 
 Path = tuple[tuple[str, Any], ...]
 """Names of attributes, and keys in brackets, from a worker's environment on; of several that step
@@ -39,7 +40,7 @@ class Remote:
         core: CollectorCore | EvaluatorProcess | ParallelMembers,
         worker: int,
         path: Path = (),
-        answers: Data = codec(True),
+        answers: Data = _OBJECTS,
     ) -> None:
         vars(self).update(_core=core, _worker=worker, _path=path, _answers=answers)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import ray
 from windrow import collectors
-from windrow._windrow import run_worker
 from windrow._codecs import codec
+from windrow._windrow import run_worker
 from windrow.processes import setup
 from windrow.processes.start import THREADS as LIMITS
 from windrow.ray import _session

@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from windrow import _needs, _windrow
-from windrow.collectors._ending import _end_all
 from windrow._codecs import codec
+from windrow.collectors._ending import _end_all
 from windrow.processes.exceptions import RemoteTraceback
 
 if TYPE_CHECKING:

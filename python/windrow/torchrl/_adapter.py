@@ -12,8 +12,7 @@ from tensordict import TensorDictBase, unravel_key
 from torchrl.data import tensor_specs as theirs
 from torchrl.envs import ActionMask, Compose, EnvBase, TransformedEnv
 
-from windrow import _fence
-from windrow import _data
+from windrow import _data, _fence
 from windrow._codecs import own as codec
 from windrow._values import MEMBERS, joined, split_of, values_of
 from windrow._warnings import warn
