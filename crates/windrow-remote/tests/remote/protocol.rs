@@ -173,11 +173,9 @@ fn a_length_beyond_the_limit_ends_the_connection_before_its_bytes_come() {
     assert_eq!(read(&mut stream).0, CLOSED);
 }
 
-#[test]
-fn what_a_request_to_bind_describes_has_limits_before_it_has_memory() {
-    let server = serve(RandomPolicy::new());
-    let (mut stream, mut number) = (welcomed(&server), 0);
-    let pole = serde_json::to_value(pole()).unwrap();
+/// What is too much: a part of the spec, its value, the number of environments, and what the error
+/// says.
+fn too_much() -> Vec<(&'static str, Value, u64, &'static str)> {
     let (vast, many) = (1u64 << 40, 1u64 << 16);
     let floats = |shape: Value| json!({"Unbounded": {"dtype": "float32", "shape": shape}});
     let run = json!([[0.5, vast]]);
@@ -190,7 +188,7 @@ fn what_a_request_to_bind_describes_has_limits_before_it_has_memory() {
         .map(|leaf| json!([leaf.to_string(), floats(json!([]))]))
         .collect();
     let bytes = json!({"Unbounded": {"dtype": "bytes", "shape": [vast]}});
-    for (key, value, envs, part) in [
+    vec![
         (
             "action",
             floats(json!([vast])),
@@ -248,7 +246,15 @@ fn what_a_request_to_bind_describes_has_limits_before_it_has_memory() {
             "5000 leaves",
         ),
         ("observation", nested, 1, "36 names"),
-    ] {
+    ]
+}
+
+#[test]
+fn what_a_request_to_bind_describes_has_limits_before_it_has_memory() {
+    let server = serve(RandomPolicy::new());
+    let (mut stream, mut number) = (welcomed(&server), 0);
+    let pole = serde_json::to_value(pole()).unwrap();
+    for (key, value, envs, part) in too_much() {
         let mut spec = pole.clone();
         spec[key] = value;
         let request = json!({
