@@ -195,8 +195,7 @@ pub(crate) fn write(
     for (leaf, spec) in leaves.iter().enumerate() {
         if spec.dtype == DType::Bytes {
             for value in rows.strings(Key::new(leaf)).map_err(told)? {
-                check_value(value, refused)
-                    .map_err(|reason| format!("{:?}: {reason}", spec.key))?;
+                check_kind(value, refused).map_err(|reason| format!("{:?}: {reason}", spec.key))?;
                 // Rows have no longer ones.
                 out.extend((value.len() as u32).to_le_bytes());
                 out.extend(value);
