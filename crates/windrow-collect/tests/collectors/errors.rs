@@ -502,7 +502,7 @@ fn a_column_named_like_one_of_the_engines_is_refused() {
 struct Nobody(EnvSpec);
 
 impl Nobody {
-    fn new() -> Box<dyn VecEnv> {
+    fn boxed() -> Box<dyn VecEnv> {
         let observation = Spec::unbounded(DType::F32, [2]);
         Box::new(Self(EnvSpec::new("nobody", observation, Spec::discrete(2))))
     }
@@ -535,7 +535,7 @@ struct MakesNobody;
 
 impl EnvFactory for MakesNobody {
     fn build(&self, _: usize) -> Result<Box<dyn VecEnv>, EnvError> {
-        Ok(Nobody::new())
+        Ok(Nobody::boxed())
     }
 }
 
@@ -543,7 +543,7 @@ impl EnvFactory for MakesNobody {
 fn a_vector_of_no_environments_is_refused_wherever_one_is_taken() {
     let expected = "a vector of environments needs at least one, got none";
     let collectors = [
-        Collector::builder(Nobody::new),
+        Collector::builder(Nobody::boxed),
         Collector::builder(MakesNobody),
         MultiSyncCollector::builder(MakesNobody).num_workers(2),
     ];
@@ -551,8 +551,8 @@ fn a_vector_of_no_environments_is_refused_wherever_one_is_taken() {
         let told = refused(collector.frames_per_batch(10));
         assert!(told.ends_with(expected), "{told}");
     }
-    let pool = AsyncEnvPool::new(vec![Nobody::new()], 1).unwrap_err();
+    let pool = AsyncEnvPool::new(vec![Nobody::boxed()], 1).unwrap_err();
     assert!(error_chain(&pool).ends_with(expected));
-    let joined = Joined::new(vec![Nobody::new()]).unwrap_err();
+    let joined = Joined::new(vec![Nobody::boxed()]).unwrap_err();
     assert!(error_chain(&joined).ends_with(expected));
 }
