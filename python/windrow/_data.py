@@ -45,9 +45,15 @@ NUMBERS = frozenset(
         "complex128",
     ]
 )
+#: Types of torch whose elements mean nothing without a scale that is kept beside them. Torch crashes
+#: where it makes tensors of them out of bytes.
+_QUANTIZED = frozenset(["qint8", "qint32", "quint8", "quint4x2", "quint2x4"])
 #: Values within each other, and values that hold others in all: a few bytes of each make an object
 #: of Python's.
 _DEPTH, _HOLDERS = 32, 1 << 16
+#: Dimensions of a batch. TensorDicts that are stacked lazily, and values, take twice the time to be
+#: made for each more.
+_DIMENSIONS = 8
 #: Places that a shape may have where there are no elements, or no tensors, by which their number
 #: would be known.
 _PLACES = 1 << 20
@@ -152,6 +158,8 @@ def numbers(
 
 
 def _of_tensor(value: torch.Tensor) -> tuple[bytes, Buffer]:
+    if value.is_quantized:
+        raise NotData(value)
     value = value.detach().cpu().contiguous()
     elements = value.reshape(-1).view(torch.uint8).numpy().data if value.numel() else b""
     return numbers(TENSOR, str(value.dtype).removeprefix("torch."), value.shape, elements)
@@ -357,11 +365,20 @@ class _Reading:
             isinstance(one, int) and one >= 0 for one in shape
         ):
             raise ValueError(f"{shape!r} is no shape")
-        if math.prod(max(one, 1) for one in shape) > self._places:
+        # One by one first: the product of vast numbers takes long.
+        if (
+            max(shape, default=0) > self._places
+            or math.prod(max(one, 1) for one in shape) > self._places
+        ):
             raise ValueError(
                 f"the shape {list(shape)} has more places than the limit of {self._places}"
             )
         return shape
+
+    def batch(self, size: Any) -> tuple[int, ...]:
+        """``size``, if it can be that of a batch."""
+        check_dimensions(len(size))
+        return self.size(size)
 
     def _numbers(self, kind: bytes, given: memoryview) -> Any:
         if len(given) < 3:
@@ -375,7 +392,7 @@ class _Reading:
         known: Any = (
             _types().get(name) if kind == TENSOR else numpy.dtype(name) if name in NUMBERS else None
         )
-        if known is None:
+        if known is None or name in _QUANTIZED:
             raise ValueError(f"{name!r} is no type of elements")
         if math.prod(shape) * known.itemsize != len(elements):
             raise ValueError(f"{len(elements)} bytes for a {name} of shape {list(shape)}")
@@ -398,24 +415,39 @@ class _Reading:
             raise ValueError("names of entries are no strings, or come twice")
         source = dict(zip(keys, values, strict=True))
         return tensordict.TensorDict(
-            source, self.size(size), names=names, device="cpu" if has_device else None
+            source, self.batch(size), names=names, device="cpu" if has_device else None
         )
 
     def stack(self, given: memoryview) -> Any:
         (dim, name), *parts = self.values(given)
+        for part in parts:
+            check_dimensions(part.batch_dims + 1)
         return tensordict.LazyStackedTensorDict(*parts, stack_dim=dim, stack_dim_name=name)
 
     def non_tensor(self, given: memoryview) -> Any:
         size, *values = self.values(given)
-        if math.prod(self.size(size)) != len(values):
+        if math.prod(self.batch(size)) != len(values):
             raise ValueError(f"{len(values)} values for the batch size {list(size)}")
         return stacked(values, size)
+
+
+def check_dimensions(count: int) -> None:
+    """Raises ValueError where a batch of values has ``count`` dimensions, and that is too many."""
+    if count > _DIMENSIONS:
+        raise ValueError(
+            f"expected a batch of at most {_DIMENSIONS} dimensions, got one of {count}"
+        )
 
 
 def stacked(
     values: list[Any], shape: tuple[int, ...]
 ) -> tensordict.NonTensorData | tensordict.NonTensorStack:
-    """Values as a stack of this shape, each of which is any object."""
+    """Values as a stack of this shape, each of which is any object.
+
+    Raises:
+        ValueError: the shape has too many dimensions.
+    """
+    check_dimensions(len(shape))
     if not shape:
         return tensordict.NonTensorData(values[0])
     if not values:

@@ -85,7 +85,8 @@ def shape(draw: Random) -> Any:
         number(draw) if draw.random() < 0.3 else draw.randrange(4)
         for _ in range(draw.choice([0, 1, 1, 2, 3, 8, 40]))
     ]
-    return sizes
+    # Few places in many dimensions.
+    return sizes if draw.random() < 0.9 else [1] * draw.choice([8, 30])
 
 
 def runs(draw: Random) -> Any:
@@ -157,6 +158,12 @@ def value(draw: Random) -> bytes:
             bytes((7, 2))
             + b"float32"
             + struct.pack("<qq", draw.choice([1, -1, 2**28, 2**62]), draw.choice([0, 4, -4, 2**31]))
+        ),
+        lambda: (
+            bytes((6, 1))
+            + draw.choice([b"quint8", b"bits16", b"uint16", b"qint32"])
+            + struct.pack("<q", draw.choice([1, 2, 4]))
+            + bytes(4)
         ),
         lambda: b"\x80\x04cposix\nsystem\n(X\x04\x00\x00\x00truetR.",
         lambda: "text é".encode(),

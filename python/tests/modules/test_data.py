@@ -123,6 +123,19 @@ def listed(kind: bytes, count: int, *values: bytes) -> bytes:
     )
 
 
+def batch(*size: int) -> bytes:
+    """A TensorDict without entries."""
+    return listed(b"D", 1, listed(b"u", 4, DATA.write(size), b"n", b"F", listed(b"u", 0)))
+
+
+def stacks(depth: int) -> bytes:
+    """Stacks within each other, the innermost of which holds a TensorDict."""
+    value = batch()
+    for _ in range(depth):
+        value = listed(b"S", 2, DATA.write((0, None)), value)
+    return value
+
+
 def nested(depth: int) -> bytes:
     value = b"n"
     for _ in range(depth):
@@ -147,10 +160,11 @@ def nested(depth: int) -> bytes:
         (listed(b"l", 1, b"n") + b"x", "1 bytes behind"),
         (nested(100), "at most 32 within each other"),
         (listed(b"l", 70_000, *[listed(b"l", 0)] * 70_000), "at most 65536 lists"),
-        (
-            listed(b"D", 1, listed(b"u", 4, DATA.write((2**40,)), b"n", b"F", listed(b"u", 0))),
-            "more places than the limit",
-        ),
+        (batch(2**40), "more places than the limit"),
+        (batch(*[2**2000] * 8), "more places than the limit"),
+        (batch(*[1] * 9), "at most 8 dimensions, got one of 9"),
+        (stacks(20), "at most 8 dimensions, got one of 9"),
+        (listed(b"N", 2, DATA.write((1,) * 60), b"n"), "at most 8 dimensions, got one of 60"),
         (listed(b"N", 2, DATA.write((2**40,)), b"n"), "more places than the limit"),
         (b"?", "no kind of value"),
     ],
@@ -161,6 +175,27 @@ def test_bytes_that_are_no_data_are_errors_before_anything_is_made_of_them(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         DATA.read(given)
+
+
+def test_bytes_are_made_tensors_of_those_types_alone_that_need_no_scale() -> None:
+    names = {name for name, kind in vars(torch).items() if isinstance(kind, torch.dtype)}
+    quantized = {name for name in names if name.startswith(("qint", "quint"))}
+    assert len(quantized) == 5
+    for name in names:
+        size = getattr(torch, name).itemsize
+        given = numbers(b"r", name.encode(), (1,), bytes(size))
+        if name in quantized:
+            with pytest.raises(ValueError, match=f"'{name}' is no type of elements"):
+                DATA.read(given)
+        else:
+            assert DATA.read(given).dtype is getattr(torch, name)
+
+
+def test_tensors_that_have_a_scale_cross_as_objects_alone() -> None:
+    value = torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.quint8)
+    with pytest.raises(TypeError, match=r"expected data .*got a Tensor"):
+        DATA.write(value)
+    assert torch.equal(Objects().read(Objects().write(value)), value)
 
 
 def test_damaged_data_is_an_error_or_other_data() -> None:
