@@ -248,6 +248,24 @@ def test_built_in_exceptions_are_made_again_with_their_traceback(error: Exceptio
     assert "raise error" in str(made.__cause__)
 
 
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("UnicodeDecodeError", ("ascii", b"x", -(2**40), 1 - 2**40, "odd")),
+        ("UnicodeDecodeError", ("ascii", b"x", 0, 2, "odd")),
+        ("UnicodeEncodeError", ("ascii", "x", -(2**40), 1 - 2**40, "odd")),
+        ("UnicodeTranslateError", ("x", -1, 0, "odd")),
+        ("StopIteration", ()),
+        ("StopAsyncIteration", ()),
+        ("SystemExit", (0,)),
+    ],
+)
+def test_exceptions_that_would_do_harm_are_not_made_again(name: str, args: tuple[Any, ...]) -> None:
+    sent = DATA.write((f"builtins.{name}", f"{name}: message", "lines", args, (), True))
+    error = DATA.read_error(sent)
+    assert type(error) is RuntimeError and str(error) == f"{name}: message"
+
+
 def test_other_exceptions_cross_by_their_text() -> None:
     made = DATA.read_error(DATA.write_error(raised(Own("lost", object()))))
     assert (

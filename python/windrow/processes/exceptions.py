@@ -9,12 +9,14 @@ from typing import Any
 #: Text that is longer is cut to this number of characters.
 _LONG = 1 << 20
 
-#: The exceptions that are made again, by name. Others stand for an end of the program, which is
-#: nobody else's to say.
+#: The exceptions that are made again, by name. Others stand for an end of the program or of a loop,
+#: which is nobody else's to say.
 _BUILT_IN = {
     f"builtins.{name}": kind
     for name, kind in vars(builtins).items()
-    if isinstance(kind, type) and issubclass(kind, Exception)
+    if isinstance(kind, type)
+    and issubclass(kind, Exception)
+    and not issubclass(kind, (StopIteration, StopAsyncIteration))
 }
 
 
@@ -91,6 +93,17 @@ def _built_in(name: str, args: tuple[Any, ...] | None) -> BaseException | None:
     """The exception of this name, if it is built in and takes these arguments."""
     kind = _BUILT_IN.get(name)
     try:
-        return None if kind is None or args is None else kind(*args)
+        made = None if kind is None or args is None else kind(*args)
+        return None if isinstance(made, UnicodeError) and _lies_outside(made) else made
     except Exception:
         return None
+
+
+def _lies_outside(error: UnicodeError) -> bool:
+    """Whether ``error`` is at a place beyond its text, which Python reads where it shows it, without
+    a look at the text's length.
+    """
+    if type(error) is UnicodeError:
+        return False
+    *_, text, start, end, _ = error.args
+    return not 0 <= start <= end <= len(text)
