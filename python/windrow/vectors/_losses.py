@@ -16,6 +16,11 @@ from windrow._windrow import WorkerError
 LOST = "lost"
 
 
+Known = tuple[int, list[int | None], list[int]]
+"""Of a worker: its losses, and of each of its environments the seed that it was given last and the
+episodes that have begun since.
+"""
+
 #: Checks ``on_loss`` as vectors take it.
 checked = replaces("a vector keeps its number of environments")
 
@@ -54,26 +59,27 @@ class Losses:
         """How many losses ``worker`` may still have."""
         return 0 if self.budget is None else self.budget - self._counts[worker]
 
-    def count(self, worker: int) -> None:
-        """Counts a loss of ``worker``, which was replaced."""
+    def replace(self, worker: int, envs: Sequence[int]) -> list[int | None]:
+        """Counts a loss of ``worker``, which ends the episodes of ``envs``: seeds for the new
+        environments in their places, of the seed that each was given, its number and its episode.
+        """
         self._counts[worker] += 1
+        seeds = [self._new_seed(env) for env in envs]
+        self.end(envs, True)
+        return seeds
 
-    def seeds(self, envs: Sequence[int]) -> list[int | None]:
-        """Seeds for new environments in the places of ``envs``: of the seed that each was given,
-        its number and its episode.
-        """
-        return [self._new_seed(env) for env in envs]
-
-    def of(self, worker: int) -> tuple[int, list[int | None], list[int]]:
-        """Losses that are left to ``worker``, seeds that it was given, and episodes since: a
-        process in its place has to know them.
-        """
+    def of(self, worker: int) -> Known | None:
+        """What a process in the place of ``worker`` has to know; None where no loss is replaced."""
+        if self.budget is None:
+            return None
         own = slice(worker * self._each, (worker + 1) * self._each)
-        return self.left(worker), self._seeds[own], self._episodes[own].tolist()
+        return self._counts[worker], self._seeds[own], self._episodes[own].tolist()
 
-    def take_over(self, left: int, seeds: list[int | None], episodes: list[int]) -> None:
-        """Takes the place of a worker of which :meth:`of` says this."""
-        self.budget, self._seeds, self._episodes = left, seeds, np.array(episodes)
+    def take_over(self, worker: int, known: Known | None) -> None:
+        """Goes on where another has counted, of which :meth:`of` says this."""
+        if known is not None:
+            own = slice(worker * self._each, (worker + 1) * self._each)
+            self._counts[worker], self._seeds[own], self._episodes[own] = known
 
     def _new_seed(self, env: int) -> int | None:
         if (seed := self._seeds[env]) is None:

@@ -74,9 +74,9 @@ def make_vec(
         on_loss: what happens where an environment of Gymnasium raises, or its process ends or is
             frozen: ``"raise"`` an error that names it, or how often each worker is replaced, all of
             its environments that were lost. The row of a lost environment is its last observation,
-            with the reward 0, truncated, and ``info["lost"]`` is the reason; it begins another
-            episode as after any other end, seeded from the seed that was given, its number and its
-            episode.
+            with the reward 0, truncated, and ``info["lost"]`` is the reason, in ``"final_info"``
+            where an episode begins in the same step; it begins another episode as after any other
+            end, seeded from the seed that was given, its number and its episode.
         step_timeout: seconds after which a process that has not returned from a step or reset of
             its environments is taken for frozen and killed, which is a loss. Needs environments in
             processes.

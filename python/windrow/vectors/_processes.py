@@ -34,7 +34,7 @@ from windrow.vectors._base import (
     with_masks,
 )
 from windrow.vectors._exchange import Exchange, Fold
-from windrow.vectors._losses import LOST, Losses
+from windrow.vectors._losses import LOST, Known, Losses
 from windrow.vectors._python import PythonVector
 
 #: Element types that the engine has in rows.
@@ -131,11 +131,11 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
         :class:`~windrow.vectors._base.Columns`, anything else pickled.
         """
         if not self._is_array:
-            return _bytes((notes, self._inner._seen))
+            return _bytes((notes, self._inner._seen, self._inner.losses.of(0)))
         if not any(info for _, info in notes):
             return None
         if (found := columns_of(notes, self.num_envs)) is None:
-            return _bytes((notes, None))
+            return _bytes((notes, None, self._inner.losses.of(0)))
         columns, packed = found
         return columns.head + packed
 
@@ -155,10 +155,12 @@ class Group(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Calls a method of the vector in this process."""
         return getattr(self._inner, what)(*arguments)
 
-    def begin_anew(self) -> tuple[list[Any], Notes]:
-        """Begins an episode in each environment: what each observes, and notes."""
-        _, notes = self._inner._begin(list(range(self.num_envs)), [None] * self.num_envs, None)
-        return self._inner._seen, notes
+    def begin_anew(self, options: dict[str, Any] | None) -> tuple[list[Any], Notes, Known | None]:
+        """Begins the first episode of each environment: what each observes, notes, and losses."""
+        inner = self._inner
+        notes = [(env, inner._first(env, None, options)) for env in range(self.num_envs)]
+        inner._over[:] = False
+        return inner._seen, notes, inner.losses.of(0)
 
     def take_options(self, options: dict[str, Any] | None) -> None:
         """Takes the options of the next reset."""
@@ -269,7 +271,7 @@ class ProcessVector(Exchange):
         self._losses.begin(envs, seeds)
         if options is not None:
             for member in sorted({env // self._each for env in envs}):
-                self._remotes[member].take_options(options)
+                self._give(member, "take_options", options)
         seen = self._core.reset(envs, seeds)
         observed = seen[0]
         if self._last is not None:
@@ -278,26 +280,38 @@ class ProcessVector(Exchange):
             observed[others] = self._last[others]
         # The others have told theirs before.
         notes = self._notes([seen[self._note][env] for env in envs], envs)
-        for member, reason in self._lost().items():
-            notes += [
-                (env, {**info, LOST: reason})
-                for env, info in self._begun_anew(member, observed, range(self.num_envs))
-            ]
-        self._keep(range(self.num_envs), observed)
+        every = range(self.num_envs)
+        for member, reason in self._lost(range(len(self._places))).items():
+            begun = self._begun_anew(member, observed, every, options)
+            notes += [(env, {**info, LOST: reason}) for env, info in begun]
+        self._keep(every, observed)
         return self._observation(observed), notes
 
     # Losses
 
-    def _lost(self) -> dict[int, str]:
-        """Workers whose processes have ended, each with the reason; others are in their places now.
+    def _give(self, member: int, take: str, value: object) -> None:
+        """Gives ``member`` what belongs to its next command, which finds out if its process has
+        ended.
+        """
+        try:
+            getattr(self._remotes[member], take)(value)
+        except RuntimeError:
+            live, place = self._places[member]
+            if live.pids()[place] is not None:
+                raise
+
+    def _lost(self, members: Sequence[int]) -> dict[int, str]:
+        """Workers among ``members``, and those that are stepped with them, whose processes have
+        ended, each with the reason; others are in their places now.
 
         Raises:
             WorkerError: one may not be replaced any more.
         """
+        # Others may be in the middle of a step, and have no row here.
+        places = [(member, *self._places[member]) for member in members]
         lost: dict[int, str] = {}
-        for member, (live, place) in enumerate(self._places):
-            if place == 0:
-                lost |= {member + ended: reason for ended, reason in live.take_losses()}
+        for first, live in {member - place: live for member, live, place in places}.items():
+            lost |= {first + ended: reason for ended, reason in live.take_losses()}
         for member, reason in lost.items():
             self._put_another(member, reason)
         return lost
@@ -306,17 +320,22 @@ class ProcessVector(Exchange):
         if self._losses.left(member) <= 0:
             raise self._losses.error(member, reason)
         live, place = self._places[member]
-        self._losses.count(member)
+        seeds = self._losses.replace(member, range(member * self._each, (member + 1) * self._each))
         live.replace(place)
-        seeds = self._losses.seeds(range(member * self._each, (member + 1) * self._each))
         self._remotes[member].do("take_over", seeds, self._losses.of(member))
 
-    def _begun_anew(self, member: int, observed: Any, envs: Sequence[int]) -> Notes:
+    def _begun_anew(
+        self,
+        member: int,
+        observed: Any,
+        envs: Sequence[int],
+        options: dict[str, Any] | None = None,
+    ) -> Notes:
         """Has the new environments of ``member`` begin, whose rows are those of ``envs``: notes."""
         first = member * self._each
         while True:
             try:
-                seen, notes = self._remotes[member].begin_anew()
+                seen, notes, known = self._remotes[member].begin_anew(options)
                 break
             except RuntimeError:
                 # An exception of the environments is none of the process.
@@ -324,6 +343,7 @@ class ProcessVector(Exchange):
                 if not again:
                     raise
                 self._put_another(member, again[self._places[member][1]])
+        self._losses.take_over(member, known)
         for env, one in enumerate(seen, first):
             if self._is_array:
                 observed[envs.index(env)] = one
@@ -336,9 +356,13 @@ class ProcessVector(Exchange):
     ) -> Notes:
         """Writes the rows of environments that were lost in a step of ``envs``; notes of them."""
         notes: Notes = []
+        ended = terminated | truncated
         # Rows of lost ones are truncated.
-        for member, reason in self._lost().items() if truncated.any() else ():
+        cut = np.flatnonzero(truncated).tolist()
+        members = sorted({envs[row] // self._each for row in cut})
+        for member, reason in self._lost(members).items():
             for env in range(member * self._each, (member + 1) * self._each):
+                ended[envs.index(env)] = False
                 last = self._seen[env]
                 if self._is_array and self._last is not None:
                     last = seen[0][envs.index(env)] = self._last[env]
@@ -357,7 +381,7 @@ class ProcessVector(Exchange):
             if self.autoreset_mode is AutoresetMode.SAME_STEP:
                 notes += self._begun_anew(member, seen[0], envs)
         if self._losses.budget is not None:
-            self._losses.end(envs, terminated | truncated)
+            self._losses.end(envs, ended)
         self._keep(envs, seen[0])
         return notes
 
@@ -367,13 +391,6 @@ class ProcessVector(Exchange):
         if self._last is None:
             self._last = np.zeros((self.num_envs, *observed.shape[1:]), observed.dtype)
         self._last[envs] = observed
-
-    def _counted(self, notes: Notes) -> Notes:
-        """``notes``, with losses within the processes counted."""
-        for env, info in notes:
-            if LOST in info or LOST in info.get("final_info", ()):
-                self._losses.count(env // self._each)
-        return notes
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Steps all environments."""
@@ -423,9 +440,8 @@ class ProcessVector(Exchange):
     def _pickled(self, members: Sequence[int], actions: Sequence[Any]) -> object:
         """Gives ``members`` actions that are no array, and returns what travels in their place."""
         for place, member in enumerate(members):
-            self._remotes[member].take_actions(
-                actions[place * self._each : (place + 1) * self._each]
-            )
+            own = actions[place * self._each : (place + 1) * self._each]
+            self._give(member, "take_actions", own)
         return np.zeros((self.num_envs, 1), np.uint8)
 
     def _rows_of(self, members: list[int], actions: Any) -> object:
@@ -452,8 +468,10 @@ class ProcessVector(Exchange):
                 if (columns := columns_in(note)) is not None:
                     notes += enumerate(columns.infos(note, len(columns.head)), first)
                     continue
-                said, seen = pickle.loads(note)
-                notes += self._counted([(first + number, info) for number, info in said])
+                said, seen, known = pickle.loads(note)
+                notes += [(first + number, info) for number, info in said]
+                # Losses within the process.
+                self._losses.take_over(env // self._each, known)
                 if seen is not None:
                     self._seen[first : first + self._each] = seen
         return notes

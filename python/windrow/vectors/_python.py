@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from windrow.vectors._base import Notes, Stepped, VectorEnv, refuse_unlike, reset_needed
-from windrow.vectors._losses import LOST, Losses
+from windrow.vectors._losses import LOST, Known, Losses
 
 #: Spaces whose batched values are one array.
 _ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -112,27 +112,24 @@ class PythonVector(VectorEnv):
                 f"It was raised by environment {self._number + number}{self._in_worker}."
             )
             raise error
-        self.losses.count(0)
         with contextlib.suppress(Exception):
             self.envs[number].close()
         made = _environment(self._makers[number])
         self.envs[number] = made if self._wrap is None else self._wrap(made)
-        [self._new[number]] = self.losses.seeds([number])
+        [self._new[number]] = self.losses.replace(0, [number])
         return {LOST: f"{type(error).__name__}: {error}"}
 
-    def take_over(
-        self, seeds: Sequence[int | None], known: tuple[int, list[int | None], list[int]]
-    ) -> None:
+    def take_over(self, seeds: Sequence[int | None], known: Known | None) -> None:
         """Has all environments begin new episodes with ``seeds`` at their next step or reset, in a
         process in the place of another, of whose losses this is ``known``.
         """
         self._new = dict(enumerate(seeds))
         self._over[:] = True
-        self.losses.take_over(*known)
+        self.losses.take_over(0, known)
 
     def _stepped(self, actions: Any) -> Stepped:
-        rewards, flags = np.zeros(self.num_envs), np.zeros((2, self.num_envs), np.bool_)
-        terminated, truncated = flags
+        rewards, flags = np.zeros(self.num_envs), np.zeros((3, self.num_envs), np.bool_)
+        terminated, truncated, lost = flags
         notes: Notes = []
         mode, over, seen = self.autoreset_mode, self._over.tolist(), self._seen
         if mode is AutoresetMode.DISABLED and any(over):
@@ -152,13 +149,13 @@ class PythonVector(VectorEnv):
                 )
             except Exception as error:
                 info = self._replace(number, error)
-                truncated[number] = True
+                truncated[number] = lost[number] = True
             if mode is AutoresetMode.SAME_STEP and (terminated[number] or truncated[number]):
                 notes.append((number, {"final_obs": seen[number], "final_info": info}))
                 info = self._first(number)
             notes.append((number, info))
         self._over = terminated | truncated
-        self.losses.end(slice(None), self._over)
+        self.losses.end(slice(None), self._over & ~lost)
         return self._observation(), rewards, terminated, truncated, notes
 
     def _observation(self) -> object:

@@ -2,9 +2,9 @@
 
 use tensordict::{DType, Element, Tensor, TensorDict, TensorError};
 
-/// The id of each frame's trajectory.
 /// The id of padding, which no trajectory has.
 pub(crate) const PADDING_ID: i64 = -1;
+/// The id of each frame's trajectory.
 pub(crate) const IDS: &[&str] = &["collector", "traj_ids"];
 /// Whether an episode ended with a frame.
 pub(crate) const DONE: &[&str] = &["next", "done"];
