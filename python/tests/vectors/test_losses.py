@@ -110,6 +110,20 @@ def test_an_entry_of_the_environment_that_is_called_lost_is_no_loss(tmp_path: Pa
     assert reasons[:7] == ["two pieces"] * 7 and "exit status 3" in reasons[7]
 
 
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_processes_that_end_in_the_same_step_are_replaced(mode: str, tmp_path: Path) -> None:
+    makers = [partial(Scripted, tmp_path / f"mark{number}", die_once) for number in range(2)]
+    made = windrow.make_vec(makers, workers=2, on_loss=1, autoreset_mode=mode)
+    with closing(made) as envs:
+        envs.reset(seed=0)
+        _, _, _, truncated, info = envs.step(np.zeros(2, np.int64))
+        reasons = info["final_info"] if mode == "SameStep" else info
+        assert truncated.all() and all("exit status 3" in reason for reason in reasons["lost"])
+        if mode == "Disabled":
+            envs.reset(options={"reset_mask": truncated})
+        assert not envs.step(np.zeros(2, np.int64))[3].any()
+
+
 @pytest.mark.parametrize("kind", [Scripted, OfDictionaries])
 def test_a_process_that_ends_between_two_steps_is_replaced(kind: Any, tmp_path: Path) -> None:
     with closing(windrow.make_vec([partial(kind, tmp_path)] * 2, workers=2, on_loss=1)) as envs:

@@ -312,17 +312,21 @@ class ProcessVector(Exchange):
         lost: dict[int, str] = {}
         for first, live in {member - place: live for member, live, place in places}.items():
             lost |= {first + ended: reason for ended, reason in live.take_losses()}
-        for member, reason in lost.items():
-            self._put_another(member, reason)
+        self._put_others(lost)
         return lost
 
-    def _put_another(self, member: int, reason: str) -> None:
-        if self._losses.left(member) <= 0:
-            raise self._losses.error(member, reason)
-        live, place = self._places[member]
-        seeds = self._losses.replace(member, range(member * self._each, (member + 1) * self._each))
-        live.replace(place)
-        self._remotes[member].do("take_over", seeds, self._losses.of(member))
+    def _put_others(self, lost: dict[int, str]) -> None:
+        seeds = {}
+        for member, reason in lost.items():
+            if self._losses.left(member) <= 0:
+                raise self._losses.error(member, reason)
+            live, place = self._places[member]
+            envs = range(member * self._each, (member + 1) * self._each)
+            seeds[member] = self._losses.replace(member, envs)
+            live.replace(place)
+        # Nobody can be called before each has a process again.
+        for member in lost:
+            self._remotes[member].do("take_over", seeds[member], self._losses.of(member))
 
     def _begun_anew(
         self,
@@ -342,7 +346,7 @@ class ProcessVector(Exchange):
                 again = dict(self._places[member][0].take_losses())
                 if not again:
                     raise
-                self._put_another(member, again[self._places[member][1]])
+                self._put_others({member: again[self._places[member][1]]})
         self._losses.take_over(member, known)
         for env, one in enumerate(seen, first):
             if self._is_array:
