@@ -43,7 +43,7 @@ from windrow._warnings import PerformanceWarning, RenamedWarning, Warning
 from windrow._windrow import WorkerError, __version__
 
 _needs.fill(_windrow)
-# The first to be registered is the last to be called: collectors have ended by then.
+# `atexit` calls the first function that was registered last: collectors have ended by then.
 atexit.register(_windrow.announce_end)
 
 TYPE_CHECKING = False

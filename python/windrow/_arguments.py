@@ -297,8 +297,8 @@ def one_of(*allowed: object) -> Check:
 
 
 def replaces(why: str) -> Check:
-    """A check of ``on_loss`` where nothing goes on without what was lost, for the reason ``why``:
-    ``"raise"``, or how often a worker is replaced.
+    """A check of ``on_loss`` that accepts ``"raise"`` or the number of times that a worker is
+    replaced. It refuses ``"continue"`` for the reason ``why``.
     """
 
     def check(name: str, value: object) -> Literal["raise"] | int:

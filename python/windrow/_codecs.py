@@ -1,4 +1,4 @@
-"""Which way of reading values holds where: data alone, or objects too."""
+"""Chooses the codec that reads and writes values: data only, or pickled objects too."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from windrow._data import Data
 from windrow._objects import Objects
 
 _DATA, _OBJECTS = Data(), Objects()
-_own: Data = _OBJECTS
+_own_codec: Data = _OBJECTS
 
 
 def codec(allow_pickle: bool, limit: int | None = None) -> Data:
-    """Reads and writes what a connection brings: data, with a ``limit`` as of
-    :class:`~windrow._data.Data`, and objects where both ends ``allow_pickle``.
+    """The codec of a connection: objects if its ends ``allow_pickle``, otherwise only data, with
+    the ``limit`` of :class:`~windrow._data.Data`.
     """
     return _OBJECTS if allow_pickle else _DATA if limit is None else Data(limit)
 
 
-def own() -> Data:
-    """Reads and writes what this program keeps in batches, buffers and files, and what its
-    processes say to each other.
+def own_codec() -> Data:
+    """The codec of this process: for values in its batches, buffers and files, and for messages to
+    the other processes of the program.
     """
-    return _own
+    return _own_codec
 
 
-def become_elsewhere(allow_pickle: bool) -> None:
-    """Notes that this process is a worker, whose collector reads objects where it may
-    ``allow_pickle``, and otherwise data alone.
+def set_own_codec(allow_pickle: bool) -> None:
+    """Sets the codec of this process, a worker: objects if its collector allows pickle
+    (``allow_pickle``), otherwise only data.
     """
-    global _own
-    _own = codec(allow_pickle)
+    global _own_codec
+    _own_codec = codec(allow_pickle)

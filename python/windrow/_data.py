@@ -1,8 +1,8 @@
-"""Values as bytes, read without pickle: what a connection brings is data.
+"""Values as bytes that are read without pickle, for connections.
 
-The first byte says which kind of value follows. Every length, count and shape is compared with the
-bytes that are there before memory is taken for it. :mod:`windrow._objects` adds pickled objects,
-for what this program itself has written; nothing here can call it.
+The first byte says which kind of value follows. The reader compares every length, count and shape
+with the bytes that are there before it allocates memory. :mod:`windrow._objects` adds pickled
+objects, for bytes that this program itself has written; nothing here can call it.
 """
 
 from __future__ import annotations
@@ -66,21 +66,21 @@ Buffer: TypeAlias = bytes | memoryview
 
 
 class NotData(TypeError):
-    """A value that only pickle could write; ``place`` leads to it."""
+    """Raised at a value that only pickle can write. ``place`` is the path to the value."""
 
     def __init__(self, value: object) -> None:
         self.value, self.place = value, list[str]()
 
 
 class Data:
-    """Writes and reads data: no value of it is code.
+    """A codec for data: no value that it reads can run code.
 
     Args:
-        limit: most bytes of values that an example stands for where nobody wrote one; None for any
-            number.
+        limit: most bytes that copies of an example may take in one entry, in place of values that
+            were not written; None for any number.
     """
 
-    #: The argument that this stands for.
+    #: True for the codec of ``allow_pickle=True``.
     allow_pickle: ClassVar[bool] = False
 
     def __init__(self, limit: int | None = None) -> None:
@@ -90,7 +90,7 @@ class Data:
         """The value of the entry ``names`` as bytes.
 
         Raises:
-            TypeError: it is no data, or has some in it that is none.
+            TypeError: the value is an object that only pickle can write, or holds one.
         """
         parts: list[Buffer] = []
         try:
@@ -103,10 +103,10 @@ class Data:
             ) from None
 
     def read(self, given: bytes) -> Any:
-        """The value of these bytes; None where there are none.
+        """The value that the bytes ``given`` encode; None if they are empty.
 
         Raises:
-            ValueError: they are no value, or a pickled object.
+            ValueError: the bytes encode no value, or a pickled object.
         """
         if not given:
             return None
@@ -128,8 +128,8 @@ class Data:
         return self.write(exceptions.described(error))
 
     def read_error(self, sent: bytes) -> BaseException:
-        """The exception that :meth:`write_error` has written: of its own type where that is built
-        in, otherwise a ``RuntimeError`` that names the type. Its cause has the traceback.
+        """The exception that :meth:`write_error` has written. It has its own type if that is built
+        in, and otherwise is a ``RuntimeError`` that names the type. Its cause has the traceback.
         """
         try:
             return exceptions.made_of(*self.read(sent))
@@ -138,7 +138,7 @@ class Data:
 
 
 def shown(names: Sequence[str]) -> str:
-    """The name of an entry before what a message says of it."""
+    """The name of an entry and a colon, as messages begin; empty without names."""
     return f"{(names[0] if len(names) == 1 else tuple(names))!r}: " if names else ""
 
 
@@ -150,7 +150,7 @@ def tensor(value: torch.Tensor) -> bytes:
 def numbers(
     kind: bytes, dtype: str, shape: Sequence[int], elements: Buffer
 ) -> tuple[bytes, Buffer]:
-    """The bytes of a tensor or an array with these ``elements``, in two parts."""
+    """A tensor or an array as bytes, in two parts: the header, and its ``elements``."""
     name = dtype.encode()
     return b"".join(
         (kind, bytes((len(name), len(shape))), name, *map(_NUMBER.pack, shape))
@@ -173,7 +173,7 @@ def _of_array(value: numpy.ndarray[Any, Any], kind: bytes = _ARRAY) -> tuple[byt
 
 
 def _write(value: Any, depth: int, out: list[Buffer]) -> int:
-    """Appends the parts of what is written of ``value`` to ``out``; their bytes in all."""
+    """Appends the encoding of ``value`` to ``out``, in parts. Returns its number of bytes."""
     if (write := _WRITERS.get(type(value))) is not None:
         written = write(value)
         out.append(written)
@@ -189,7 +189,7 @@ def _write(value: Any, depth: int, out: list[Buffer]) -> int:
             + _several(((key, key) for key in value), depth, out)
             + _several(value.items(), depth, out)
         )
-    # Nothing of a library is made where that is not imported.
+    # A library that is not imported has made no value.
     if "numpy" in sys.modules and isinstance(value, (numpy.ndarray, numpy.generic)):
         parts = (
             _of_array(value)
@@ -229,7 +229,7 @@ def _write_of_torch(value: Any, depth: int, out: list[Buffer]) -> int:
 
 
 def _parts_of(value: Any) -> tuple[bytes, tuple[Any, ...], list[tuple[str, Any]]]:
-    """The kind of a TensorDict or a stack, what is known of it, and what it holds, by name."""
+    """The kind of a TensorDict or a stack, its properties, and its entries by name."""
     if tensordict.is_non_tensor(value):
         return _VALUES, tuple(value.batch_size), [("", one) for one in _flat(value)]
     if isinstance(value, tensordict.LazyStackedTensorDict):
@@ -251,7 +251,7 @@ def _parts_of(value: Any) -> tuple[bytes, tuple[Any, ...], list[tuple[str, Any]]
 
 
 def _flat(value: Any) -> list[Any]:
-    """The values of a stack of values, one for each place of its batch."""
+    """The values of a stack of non-tensor values, one for each place of its batch."""
     values = [value.tolist()]
     for _ in range(value.ndim):
         values = [one for inner in values for one in inner]
@@ -259,7 +259,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def _several(items: Iterable[tuple[object, object]], depth: int, out: list[Buffer]) -> int:
-    """Values one after the other, each behind its length; errors name where one is."""
+    """Appends ``items``, each after its length, to ``out``. Errors name the item's place."""
     begin, count, size = len(out), 0, _LENGTH.size
     out.append(b"")
     for place, value in items:
@@ -328,7 +328,7 @@ class _Reading:
         return made
 
     def items(self, given: memoryview) -> Iterator[memoryview]:
-        """The parts of ``given``, each behind its length."""
+        """The parts of ``given``, each of which follows its length."""
         count, rest = self._length(given)
         if count * _LENGTH.size > len(rest):
             raise ValueError(f"{count} values in {len(rest)} bytes")
@@ -360,7 +360,7 @@ class _Reading:
         return dict(zip(self.values(given[:size]), self.values(given[size:]), strict=True))
 
     def size(self, shape: Any) -> tuple[int, ...]:
-        """``shape``, if its places are not more than there can be."""
+        """``shape``, once its number of places is known to be within the limit."""
         if not isinstance(shape, tuple) or not all(
             isinstance(one, int) and one >= 0 for one in shape
         ):
@@ -397,10 +397,10 @@ class _Reading:
         if math.prod(shape) * known.itemsize != len(elements):
             raise ValueError(f"{len(elements)} bytes for a {name} of shape {list(shape)}")
         if name == "bool":
-            # Torch and numpy take any byte for one.
+            # Torch and numpy accept any byte as a boolean.
             elements = memoryview(bytes(elements).translate(_FLAGS))
         if kind != TENSOR:
-            # Others may write to it.
+            # A copy: the caller may write to the array.
             array = numpy.frombuffer(bytearray(elements), known).reshape(shape)
             return array[()] if kind == _SCALAR else array
         return (

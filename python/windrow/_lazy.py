@@ -28,7 +28,7 @@ class _Lazy:
 
 
 def module(name: str) -> Any:
-    """Windrow's own module ``name``, which imports a package that comes with an extra: imported
+    """Windrow's own module ``name``, which needs a package that comes with an extra: imported
     when something in it is first asked for.
     """
     return _Lazy(name)

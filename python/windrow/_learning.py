@@ -196,7 +196,7 @@ def generalized_advantage_estimate(
 
 
 def _numbers(**values: Any) -> dict[str, Array]:
-    """Arrays of floating point numbers, by their names."""
+    """The ``values`` as arrays of floating-point numbers, by their names."""
     arrays = {name: _array(name, value) for name, value in values.items()}
     for name, array in arrays.items():
         if array.dtype not in (numpy.float32, numpy.float64):
@@ -205,7 +205,7 @@ def _numbers(**values: Any) -> dict[str, Array]:
 
 
 def _ids(traj_ids: Any, shape: tuple[int, ...]) -> Array:
-    """Numbers of trajectories, of this shape."""
+    """Trajectory ids as an array, which must have this ``shape``."""
     ids = _array("traj_ids", traj_ids).astype(numpy.int64, copy=False)
     if ids.shape != shape:
         raise ValueError(

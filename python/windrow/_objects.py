@@ -1,8 +1,8 @@
-"""Values as bytes with any object among them, by pickle: for what this program has written itself.
+"""Values as bytes, any object among them, by pickle: for bytes that this program wrote itself.
 
-Reading such bytes runs what whoever wrote them wants. What a connection brings is read by
-:class:`windrow._data.Data`, which cannot do this, unless the user has said ``allow_pickle=True`` at
-both ends.
+Whoever wrote such bytes can run any code where they are read. So :class:`windrow._data.Data`, which
+has no pickle, reads what a connection brings, unless the user gives ``allow_pickle=True`` at both
+ends.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _LONG = 1 << 20
 
 
 class Objects(Data):
-    """Writes and reads any object: text and tensors as :class:`~windrow._data.Data` does, all else
-    pickled.
+    """A codec for any object. It writes text and tensors as :class:`~windrow._data.Data` does, and
+    pickles everything else.
     """
 
     allow_pickle = True
@@ -32,7 +32,7 @@ class Objects(Data):
         """The value of the entry ``names`` as bytes.
 
         Raises:
-            TypeError: it cannot be pickled.
+            TypeError: the value cannot be pickled.
         """
         if value is None:
             return NONE
@@ -58,19 +58,20 @@ class Objects(Data):
                 ) from error
 
     def read(self, given: bytes) -> Any:
-        """The value of these bytes; None where there are none.
+        """The value that the bytes ``given`` encode; None if they are empty.
 
         Raises:
-            ValueError: the bytes are of another kind.
-            Exception: what reading an object raises.
+            ValueError: the bytes encode no value.
+            Exception: whatever unpickling an object raises.
         """
         return pickle.loads(given[1:]) if given[:1] == OBJECT else super().read(given)
 
     def write_error(self, error: BaseException) -> bytes:
-        """An exception, pickled where that can be read again, and as data."""
+        """An exception as data and, if it can be unpickled again, also pickled."""
         try:
             pickled = dumps(error)
-            # Some can be written, and not be read again: their constructors have other arguments.
+            # Some exceptions can be pickled and not unpickled: their constructors take other
+            # arguments.
             pickle.loads(pickled)
             pickled = pickled if len(pickled) <= _LONG else b""
         except BaseException:
@@ -79,8 +80,8 @@ class Objects(Data):
         return OBJECT + pickle.dumps((pickled, told)) if pickled else told
 
     def read_error(self, sent: bytes) -> BaseException:
-        """The exception that :meth:`write_error` has written, of its own type where that can be
-        read here.
+        """The exception that :meth:`write_error` has written. It has its own type if that can be
+        unpickled here.
         """
         if sent[:1] != OBJECT:
             return Data().read_error(sent)

@@ -36,7 +36,7 @@ from windrow.processes.setup import (
 )
 from windrow.processes.start import program, uses_torch
 
-#: Seconds after which a wait warns of a worker that has not returned from a call.
+#: Seconds after which a call that waits for a worker warns that the worker has not returned.
 SILENT = 60.0
 
 __all__ = [
@@ -81,33 +81,33 @@ _arguments = module("windrow.policies.arguments")
 
 def observed(value: object, name: str) -> bytes:
     """See :func:`windrow._values.observed`."""
-    return _values.observed(value, name, _codecs.own())
+    return _values.observed(value, name, _codecs.own_codec())
 
 
 def with_values(
     data: TensorDictBase, entries: Iterable[tuple[Sequence[str], Sequence[int], list[bytes]]]
 ) -> TensorDictBase:
     """See :func:`windrow._values.with_values`."""
-    return _values.with_values(data, entries, _codecs.own())
+    return _values.with_values(data, entries, _codecs.own_codec())
 
 
 def without_values(
     batch: TensorDictBase,
 ) -> tuple[TensorDictBase, list[tuple[tuple[str, ...], list[int], list[bytes]]]]:
     """See :func:`windrow._values.without_values`."""
-    return _values.without_values(batch, _codecs.own())
+    return _values.without_values(batch, _codecs.own_codec())
 
 
 def sent(error: BaseException) -> bytes:
-    """In a worker process, an exception for its collector."""
-    return _codecs.own().write_error(error)
+    """An exception of this worker process, as bytes for the collector."""
+    return _codecs.own_codec().write_error(error)
 
 
 def received(sent: bytes) -> BaseException:
-    """The exception that a worker process has :func:`sent`. Of a worker elsewhere, the engine has
-    let none through but what is data.
+    """The exception that a worker process has :func:`sent`. From a worker elsewhere, the engine
+    lets only data through.
     """
-    return _codecs.own().read_error(sent)
+    return _codecs.own_codec().read_error(sent)
 
 
 def read_by(

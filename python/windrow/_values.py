@@ -401,7 +401,7 @@ class Shown:
     Args:
         examples: the bytes of what is shown where there is no value, of each entry.
         action_keys: the actions that the environment takes.
-        codec: reads values.
+        codec: reads the values.
     """
 
     def __init__(

@@ -258,7 +258,7 @@ def test_exceptions_of_workers_elsewhere_cross_as_data_unless_objects_do(allow_p
 HOSTILE = """
 import sys
 from windrow import _codecs, worker
-_codecs.become_elsewhere = lambda allow_pickle: None
+_codecs.set_own_codec = lambda allow_pickle: None
 worker.main()
 """
 

@@ -225,9 +225,9 @@ class _Workers(Arguments, group="Where workers run"):
         default=None,
     )
     allow_pickle: bool = argument(
-        "read objects that workers of a launcher send, which run their code here",
-        more="without it, all that comes from them is data: numbers, text, tensors, lists and dictionaries; their errors cross as built-in "
-        "exceptions, or as their text. Workers that this machine has started send objects in any case, and so do actors of ``RayCollector``",
+        "unpickle objects that workers of a launcher send, which lets these workers run any code here",
+        more="without it, only data is read from them: numbers, text, tensors, lists and dictionaries; their errors arrive as built-in "
+        "exceptions, or as a ``RuntimeError`` with their text. Workers on this machine and actors of ``RayCollector`` send objects in any case",
         default=False,
     )
     on_loss: Literal["raise", "continue"] | int = argument(

@@ -171,7 +171,7 @@ def _spread(name: str, arguments: AsyncBatchedArguments) -> tuple[int, AsyncBatc
         "num_envs": together if together > 1 else None,
         "num_sub_threads": 1,
         "init_fn": None,
-        # Processes of environments have it.
+        # The processes of the environments get it instead.
         "step_timeout": None,
         "trajs_per_batch": 1 if completes else arguments.trajs_per_batch,
         "traj_format": "cat" if completes else arguments.traj_format,

@@ -287,9 +287,10 @@ class BaseCollector(Control):
 
     @property
     def env(self) -> Any:
-        """The environment, as it was given or made. Of several, of all workers, an object that
-        reaches all of them in the order of their numbers: a method is called on each and returns a
-        list; ``call``, ``get_attr`` and ``set_attr`` are those of Gymnasium's vectors.
+        """The environment, as it was given or made. Where the workers have several environments,
+        this is an object that reaches all of them, in the order of their numbers: a method is
+        called on each environment, and returns a list; ``call``, ``get_attr`` and ``set_attr`` do
+        what those of Gymnasium's vectors do.
         """
         return self._workers.all
 
@@ -499,10 +500,10 @@ class BaseCollector(Control):
         """One batch as it was collected, without post-processing and outside of the count of
         frames. No replay buffer gets it.
 
-        Episodes go on before and after it. Those that go on after it have new ids of trajectories,
-        since the frames in between are in no other batch: trajectories and slices have no holes.
-        Where whole trajectories are delivered, the episodes that it cuts are left out, and counted
-        in ``dropped_frames`` of :meth:`stats`.
+        A rollout continues running episodes, which go on after it. They get new trajectory ids
+        then, since no other batch has the frames of the rollout: so trajectories and slices have no
+        holes. A collector that delivers whole trajectories leaves out the episodes that the rollout
+        cuts, and counts their frames in ``dropped_frames`` of :meth:`stats`.
         """
         self._core.check_outside()
         self._check_ready()

@@ -70,11 +70,12 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         ``ReplayBuffer(limiter=...)`` with :class:`~windrow.data.RateLimiter` ties writes to
         samples. The collector warns once when a whole buffer was overwritten and nothing sampled.
 
-        It goes on as long as anybody holds the collector or its replay buffer: a cell of a notebook
-        that is run twice, and makes a collector for one buffer, leaves two that collect. End it by
-        :meth:`shutdown`, or give it ``total_frames``. Without another reference to either, it ends
-        when the garbage collector runs. One that writes to a sink, to an actor of Ray or to an
-        object of another library always goes on.
+        The collector goes on as long as the program refers to it or to its replay buffer. So a cell
+        of a notebook that makes a collector for an existing buffer, and is run twice, leaves two
+        collectors that collect. End a collector by :meth:`shutdown`, or give it ``total_frames``.
+        When nothing refers to the collector or its buffer any more, it ends as the garbage
+        collector runs. A collector that writes to a sink, to an actor of Ray or to an object of
+        another library always goes on.
 
         Meanwhile you can update weights, seed and reset environments, read statistics and
         :meth:`pause`, but not ask for batches.
@@ -94,8 +95,8 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
             accompany(self)
 
     def _keep(self) -> bool:
-        """Has the replay buffer keep the collector alive. Returns whether it does: buffers of other
-        libraries don't.
+        """Makes the replay buffer keep the collector alive. Returns False for a buffer that cannot,
+        as those of other libraries.
         """
         collecting = getattr(self.replay_buffer, "_collecting", None)
         if not isinstance(collecting, set):

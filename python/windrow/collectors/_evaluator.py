@@ -158,14 +158,15 @@ class _Place(Arguments, group="Where it runs"):
         "called first of all, where the evaluator runs", default=None
     )
     on_loss: Literal["raise"] | int = argument(
-        "where the environment fails: raise, or how often it is made anew",
-        more="so it is where its process ends or is frozen. The evaluation then plays other episodes in place of those that were lost, and :meth:`losses` has the errors",
+        '``"raise"``, or how often an environment that fails is made anew',
+        more="an environment also fails when its process ends or is frozen. With a number, the evaluation plays other episodes in place of those "
+        "that were lost, and :meth:`losses` returns the errors",
         default="raise",
         check=replaces("an evaluator has one worker"),
     )
     step_timeout: float | None = argument(
         "seconds after which the process is taken for frozen and killed",
-        more="a step has not returned meanwhile. A loss as any other (``on_loss``), whose error has its stack. Needs a process",
+        more="counted from the start of a step. The loss is handled as ``on_loss`` says, and its error has the stack. Needs a process",
         default=None,
         engine=True,
     )

@@ -17,7 +17,7 @@ from windrow.envs._factory import Factory, InTurn, env_of, is_function
 from windrow.envs._innermost import innermost
 from windrow.envs._recipe import Recipe
 from windrow.processes.proxy import RemoteEnv
-from windrow.processes.together import together
+from windrow.processes.broadcast import one_or_all
 
 if TYPE_CHECKING:
     from windrow._windrow import ParallelMembers
@@ -102,15 +102,15 @@ class Workers:
         return self._remote or self.envs
 
     def env(self, worker: int) -> Any:
-        """The environment of ``worker``, as it was given or made, or as this process sees it; of
-        several, all as one object.
+        """The environment of ``worker``, as it was given or made, or as this process sees it. If
+        the worker has several, one object that reaches all of them.
         """
-        return together(self._of(worker))
+        return one_or_all(self._of(worker))
 
     @property
     def all(self) -> Any:
-        """As :meth:`env`, of all workers."""
-        return together([env for worker in range(self.count) for env in self._of(worker)])
+        """The environments of all workers, as :meth:`env` returns those of one."""
+        return one_or_all([env for worker in range(self.count) for env in self._of(worker)])
 
     def _of(self, worker: int) -> list[Any]:
         """The environments of ``worker``."""

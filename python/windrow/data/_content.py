@@ -10,7 +10,8 @@ from windrow._lazy import tensordict, torch
 
 T = TypeVar("T")
 
-#: The entry of samples that says which frames their rows held; only where there are priorities.
+#: The entry of samples that says which frames their rows held. Only samplers with priorities add
+#: it.
 GENERATION = "index_generation"
 
 
@@ -131,10 +132,10 @@ def whole(value: Any) -> int:
 
 
 def drawn_frames(sample: tensordict.TensorDictBase) -> tuple[list[int], list[int] | None]:
-    """The rows of a sample, and the numbers that tell their frames from others, if it has them."""
+    """The rows of a sample and, if it has them, the numbers that identify their frames."""
     both = (sample.get(name, None) for name in ("index", GENERATION))
     if sample.ndim > 1:
-        # Along items that are batches, these are repeated.
+        # Where items are batches, both are repeated along their dimensions.
         both = (entry if entry is None else entry.reshape(len(sample), -1)[:, 0] for entry in both)
     rows, generations = (entry if entry is None else entry.flatten().tolist() for entry in both)
     if rows is None:

@@ -44,7 +44,7 @@ class OfflineToOnlineReplayBuffer:
 
     Each sample has ``round(offline_fraction * batch_size)`` frames of the data set, which come
     first; as long as nothing was written, all are. A sample has the entries that both have, but not
-    ``"index"`` and ``"index_generation"``: each buffer numbers its own frames. What is written goes
+    ``"index"`` and ``"index_generation"``: each buffer numbers its own frames. New frames go
     to :attr:`online_buffer`, by :meth:`extend` or by a collector (``replay_buffer=``). Attributes
     and methods that are not listed here are those of :attr:`online_buffer`.
 

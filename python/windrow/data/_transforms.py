@@ -1,4 +1,4 @@
-"""Transforms of samples, and of what is written."""
+"""Transforms of samples, and of frames that are written."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from windrow import _needs, envs
-from windrow._codecs import own
+from windrow._codecs import own_codec
 from windrow._lazy import module, torch
 from windrow._lazy import tensordict as td
 from windrow._numbers import whole
@@ -566,4 +566,4 @@ class EnvBase(Described, metaclass=Counterpart):
             strict=True,
         ):
             root.set(name, flag)
-        return with_values(root, values, own()) if values else root
+        return with_values(root, values, own_codec()) if values else root

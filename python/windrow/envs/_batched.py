@@ -204,7 +204,7 @@ class ParallelArguments(BatchedArguments):
     )
     step_timeout: float | None = argument(
         "seconds after which a process is taken for frozen and killed",
-        more="it has not returned from a step or reset meanwhile",
+        more="counted from the start of a step or reset",
         default=None,
         check=seconds_or_none,
     )

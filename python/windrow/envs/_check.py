@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windrow import _fence
-from windrow._codecs import own
+from windrow._codecs import own_codec
 from windrow._lazy import tensordict as td
 from windrow._lazy import torch
 from windrow._types import Env
@@ -32,7 +32,7 @@ def check_env(env: Env, *, steps: int = 100, seed: int = 0) -> None:
     """
     env = _own(env)
     first, second = (
-        without_values(rollout, own())
+        without_values(rollout, own_codec())
         for rollout in (_checked(env, steps, seed), _play(env, steps, seed))
     )
     for (names, _, values), (_, _, again) in zip(first[1], second[1], strict=True):

@@ -126,11 +126,11 @@ class Parallel(Many, kind="parallel"):
     timeout: float = 10.0
     #: Whether they have as long where nobody closes them.
     patient: bool = False
-    #: Seconds after which a member that has not returned is killed, and whether steps go on without
-    #: members that have ended.
+    #: Seconds that a call of a member may take before the member is killed; and whether steps go on
+    #: without members that have ended.
     step_timeout: float | None = None
     outlives: bool = False
-    #: The number of the first member, where others are elsewhere.
+    #: The number of the first member, if these are a part of more members.
     first: int = 0
     #: The members as they are sent, where they are not recipes alone; and where those who step them
     #: are found.

@@ -197,7 +197,7 @@ class Spec:
         or an example.
         """
         if self.is_bytes:
-            return _values.repeated(self._leaf.example, (*shape, *self._shape), _codecs.own())
+            return _values.repeated(self._leaf.example, (*shape, *self._shape), _codecs.own_codec())
         return torch.zeros((*shape, *self._shape), dtype=self.dtype, device=self.device or "cpu")
 
     def one(self, shape: tuple[int, ...] = ()) -> torch.Tensor:

@@ -1,5 +1,5 @@
-"""The socket by which clients in other processes ask an inference server. What it brings is
-data.
+"""The socket by which clients in other processes send requests to an inference server. Messages
+are read without pickle, unless both ends allow it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 _acting = module("windrow.policies.acting")
 
-#: Seconds that a greeting may take, and that a client tries to get in for.
+#: Seconds that a greeting may take, and for which a client tries to connect.
 _GREETING, _PATIENCE = 10.0, 60.0
-#: Connections that have not shown that they have the key: of more, the oldest ends.
+#: Most connections that have not proved yet that they know the key. Another one displaces the
+#: oldest.
 _STRANGERS = 256
-#: Bytes of a request or an answer, at most.
+#: Most bytes of a request or an answer.
 _MOST = 1 << 30
-#: Seconds after which a system that had no room for a connection is asked again.
+#: Seconds between attempts to accept or open a connection, after one has failed.
 _PAUSE = 0.1
 
 _data_alone = _codecs.codec(False)
@@ -48,40 +49,40 @@ class _Line:
         self._connection = Connection(end.dup().detach())
 
     def challenge(self, key: bytes) -> None:
-        """Raises AuthenticationError unless the other side has the key."""
+        """Raises AuthenticationError unless the other side knows the key."""
         deliver_challenge(self._connection, key)
 
     def prove(self, key: bytes) -> None:
-        """Shows the other side that this one has the key, which does not travel."""
+        """Proves to the other side that this side knows the key, without sending it."""
         answer_challenge(self._connection, key)
 
     def send(self, *message: object) -> None:
-        """Sends data."""
+        """Sends the tuple ``message``, as data."""
         written = _data_alone.write(message)
         if len(written) > _MOST:
             raise ValueError(f"expected at most {_MOST} bytes to send at once, got {len(written)}")
         self._connection.send_bytes(written)
 
     def receive(self) -> Any:
-        """What the other side has sent."""
+        """The next tuple that the other side sends."""
         return _data_alone.read(self._connection.recv_bytes(_MOST))
 
     def cut(self) -> None:
-        """Ends what any thread waits for at this connection."""
+        """Shuts the connection down, so that no thread waits at it any more."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Gives it back, by the thread that uses it."""
+        """Closes the sockets. Only the thread that uses the connection calls this."""
         self._socket.close()
         self._connection.close()
 
 
 class Door:
-    """Lets clients of other processes of this machine ask, each in a thread of its own.
+    """Serves clients in other processes of this machine, each in a thread of its own.
 
-    A greeting has a time limit, and runs by itself: whoever says nothing keeps nobody out. Nothing
-    waits for anybody in :meth:`close`.
+    Each greeting has a time limit, and runs in the thread of its connection: so silent connections
+    keep nobody out. :meth:`close` waits for none of them.
     """
 
     def __init__(self, server: InferenceServer, allow_pickle: bool) -> None:
@@ -92,14 +93,14 @@ class Door:
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
         self._is_closed = False
-        #: Connections that have no key yet, each with the end of its time, the oldest first; and
-        #: those that have.
+        #: Connections that have not proved yet that they know the key, the oldest first, each with
+        #: the time when its greeting ends; and connections that have.
         self._strangers: dict[_Line, float] = {}
         self._guests: set[_Line] = set()
         threading.Thread(target=self._receive, name="windrow-door", daemon=True).start()
 
     def close(self) -> None:
-        """Ends all connections. To be called once the server has ended."""
+        """Ends all connections. Called once the server has ended."""
         self._is_closed = True
         with contextlib.suppress(OSError):
             self._wake.send(b"\0")
@@ -118,16 +119,16 @@ class Door:
                 self._drop_late()
                 if not self._is_closed:
                     self._let_in()
-        # One that was accepted meanwhile.
+        # A connection may have been accepted since the first `close`.
         self.close()
 
     def _until_next(self) -> float | None:
-        """Seconds until the time of a stranger is over."""
+        """Seconds until the oldest greeting reaches its time limit; None without greetings."""
         end = next(iter(self._strangers.values()), None)
         return None if end is None else max(0.0, end - time.monotonic())
 
     def _drop_late(self) -> None:
-        """Ends greetings whose time is over, and the oldest where there are many."""
+        """Ends greetings whose time is over, and the oldest ones if there are too many."""
         now = time.monotonic()
         for line, end in list(self._strangers.items()):
             if end <= now or len(self._strangers) >= _STRANGERS:
@@ -141,7 +142,7 @@ class Door:
         except BlockingIOError:
             return
         except OSError:
-            # No descriptor is left, or the other side has gone.
+            # No file descriptor is left, or the other side has gone.
             time.sleep(_PAUSE)
             return
         self._strangers[line] = time.monotonic() + _GREETING
@@ -151,7 +152,7 @@ class Door:
 
     def _serve(self, line: _Line) -> None:
         try:
-            # Whatever a connection brings ends no more than itself.
+            # A bad message ends only its own connection.
             with contextlib.suppress(Exception):
                 line.challenge(self._key)
                 line.prove(self._key)
@@ -170,7 +171,7 @@ class Door:
         del server
         while client is not None:
             context, request = line.receive()
-            # As it was asked.
+            # The answer has objects only if the request has, which says that the client reads them.
             codec = self._codec if request[:1] == _data.OBJECT else _data_alone
             try:
                 given = self._codec.read(request)
@@ -188,10 +189,10 @@ class Door:
 
 
 def _listening() -> tuple[socket.socket, Address]:
-    """A socket of this machine, and its address."""
+    """A listening socket that only this machine reaches, and its address."""
     if os.name == "posix":
         end = socket.socket(socket.AF_UNIX)
-        # In a folder of this user alone, which ends with the program.
+        # In a folder that only this user can open, and that is removed when the program ends.
         address: Address = os.path.join(util.get_temp_dir(), f"windrow-{secrets.token_hex(8)}")
     else:
         end, address = socket.socket(), ("127.0.0.1", 0)
@@ -202,7 +203,7 @@ def _listening() -> tuple[socket.socket, Address]:
 
 
 class RemoteClient:
-    """An :class:`~windrow.modules.InferenceClient` in another process than its server."""
+    """An :class:`~windrow.modules.InferenceClient` in a process other than its server's."""
 
     def __init__(self, address: Address, key: bytes, allow_pickle: bool = False) -> None:
         self._made_with = address, key, allow_pickle
@@ -219,7 +220,7 @@ class RemoteClient:
                 self._line.send(_acting.context(), request)
                 is_raised, told = self._line.receive()
             except BaseException as error:
-                # Its answer may be on the way, and must not be taken for that of the next request.
+                # The answer may still arrive, and must not be taken for that of the next request.
                 line, self._line = self._line, None
                 if line is not None:
                     line.close()
@@ -242,10 +243,13 @@ class RemoteClient:
 
 
 def _connected(address: Address, key: bytes) -> _Line:
-    """A connection to the server that has the key, too.
+    """A connection to the server, after a greeting in which both have proved that they know
+    ``key``.
 
     Raises:
-        OSError: there is none, or no greeting came to its end in time.
+        OSError: no server listens at ``address``, or no greeting was completed in time.
+        EOFError: the server closed every connection during its greeting.
+        AuthenticationError: the server has another key.
     """
     until = time.monotonic() + _PATIENCE
     while True:
@@ -263,7 +267,7 @@ def _connected(address: Address, key: bytes) -> _Line:
             return line
         except (EOFError, OSError, AuthenticationError) as error:
             line.close()
-            # A server with many strangers may have dropped it among them.
+            # A server with too many new connections may have dropped this one.
             if isinstance(error, AuthenticationError) or time.monotonic() > until:
                 raise
             time.sleep(_PAUSE)
@@ -271,7 +275,7 @@ def _connected(address: Address, key: bytes) -> _Line:
 
 @contextlib.contextmanager
 def _cut_after(line: _Line, seconds: float) -> Iterator[None]:
-    """Cuts ``line`` unless its use ends within ``seconds``."""
+    """Cuts ``line`` if the block has not ended within ``seconds``."""
     timer = threading.Timer(seconds, line.cut)
     timer.daemon = True
     timer.start()

@@ -67,9 +67,9 @@ class ServerArguments(Arguments):
         default="policy_version",
     )
     allow_pickle: bool = argument(
-        "let objects cross between this process and clients in others, by pickle",
-        more="where ``client(allow_pickle=True)`` says so, too: whoever sends an object can run any code where it is read. Without it, requests and "
-        "answers of other processes are data: tensors, numbers, text, lists and dictionaries of these",
+        "exchange pickled objects with clients in other processes that allow it too",
+        more="such a client is made by ``client(allow_pickle=True)``. Whoever sends an object can run any code where it is read. Without it, requests and "
+        "answers between processes are data: tensors, numbers, text, and lists and dictionaries of these",
         default=False,
     )
     transport: object = ignored(
@@ -107,9 +107,9 @@ class InferenceServer(Ending):
     another call. An error of the model is raised by those requests that it was called with, and the
     server goes on.
 
-    Between processes, requests and answers are data, and answers are on the CPU or on the device
-    that the request's TensorDict names. Errors that are not built in become a ``RuntimeError`` that
-    names their type.
+    Between processes, requests and answers are data, unless ``allow_pickle`` is given at both ends.
+    Answers are on the CPU, or on the device that the request's TensorDict names. An error whose
+    type is not built in becomes a ``RuntimeError`` that names the type.
 
     Raises:
         TypeError: an argument is missing, unknown or of the wrong type.
@@ -167,19 +167,19 @@ class InferenceServer(Ending):
         socket.
 
         Args:
-            allow_pickle: read objects of the server there, and send it some; the server has to
-                allow that, too.
+            allow_pickle: whether a client in another process exchanges pickled objects with the
+                server, which has to allow that too.
 
         Raises:
             RuntimeError: the server was not started, or has ended.
-            ValueError: the server does not allow objects.
+            ValueError: the server does not allow pickled objects.
         """
         self._check_running()
         self._check_allows(allow_pickle)
         return InferenceClient(self, allow_pickle)
 
     def clients(self, num_clients: int, *, allow_pickle: bool = False) -> "list[InferenceClient]":
-        """``num_clients`` clients, each as of :meth:`client`."""
+        """``num_clients`` clients, each as :meth:`client` makes it."""
         return [self.client(allow_pickle=allow_pickle) for _ in range(num_clients)]
 
     @property

@@ -37,7 +37,7 @@ def _tls(name: str, value: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _token(name: str, value: object) -> str:
-    """The token, which stands in no error, whatever was given in its place."""
+    """Checks that a token is text. The error shows only the type, since the value may be secret."""
     if not isinstance(value, str):
         raise TypeError(f"expected {name} as str, got {type(value).__name__}")
     return value
@@ -48,8 +48,8 @@ class RemoteArguments(Arguments):
 
     token: str | None = argument(
         "a secret of at least 16 visible ASCII characters, which both sides have to know",
-        more="each proves that to the other, the server first, and it does not travel. Take a random one, such as ``secrets.token_hex()``; "
-        "a server at a port needs it, or ``tls`` on both sides",
+        more="each side proves to the other that it knows the token, the server first; the token itself does not travel. Choose a random one, such as "
+        "``secrets.token_hex()``. A server at a port needs a token, or ``tls`` on both sides",
         default=None,
         check=_token,
     )
@@ -61,8 +61,8 @@ class RemoteArguments(Arguments):
         check=_tls,
     )
     allow_pickle: bool = argument(
-        "let objects cross, by pickle, where the other end lets them too",
-        more="whoever sends an object can run any code where it is read. Without it, all that crosses is data",
+        "exchange pickled objects with the other end, if that allows it too",
+        more="whoever sends an object can run any code where it is read. Without it, only data crosses the connection",
         default=False,
     )
     max_message_bytes: int = argument(
@@ -90,7 +90,7 @@ class ClientArguments(RemoteArguments):
 
     address: str = argument(
         'where the server is, such as "unix:/run/user/1000/policy.sock" or "127.0.0.1:7777"',
-        more="the path of a Unix socket, or host and port. A port is refused without ``token`` or ``tls``, also one of this machine",
+        more="the path of a Unix socket, or host and port. A port, also one of this machine, needs a ``token`` or ``tls``",
         kw_only=False,
     )
     timeout: float = argument(
@@ -144,8 +144,8 @@ class RemotePolicy:
 
     Raises:
         TypeError: an argument is missing, unknown or of the wrong type.
-        ValueError: the address is none, or a port without ``token`` or ``tls``; a token is too
-            short; a certificate cannot be read.
+        ValueError: the address is malformed, or a port without ``token`` or ``tls``; the token is
+            too short; a certificate cannot be read.
         OSError: a file cannot be read.
     """
 

@@ -60,7 +60,7 @@ class Conditions:
             None to call it each time.
         room: bytes for the state beside its weights that is published with them; 0 where a policy
             acts as it is.
-        codec: reads values that no array holds; None for one of this program's own.
+        codec: reads values that no array holds; None for the codec of this process.
         pid: the process that has the user's own policy.
     """
 
@@ -243,7 +243,9 @@ def choose(
 def _lowered_or_called(
     policy: object, called: Any, conditions: Conditions, backend: str, env: object
 ) -> Choice:
-    """The form of ``called``, which ``policy`` became: in Rust where that is possible."""
+    """The form in which the engine evaluates ``called``, which was made of ``policy``: in Rust if
+    possible.
+    """
     if backend == "native" and conditions.device is not None:
         raise ValueError("a native policy runs on the CPU: policy_device must be left out")
     conditions = _placed(called, conditions, backend)

@@ -16,7 +16,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch.overrides import TorchFunctionMode
 
-from windrow._codecs import own
+from windrow._codecs import own_codec
 from windrow._values import Shown, public, unheld
 from windrow._warnings import warn
 from windrow.envs._specs import Key, short
@@ -113,7 +113,7 @@ class TorchPolicy:
         held = {key: b"" for key, given in inputs.items() if isinstance(given, tuple)} | dict(
             examples
         )
-        shown = Shown(held.items(), action_keys, self.conditions.codec or own())
+        shown = Shown(held.items(), action_keys, self.conditions.codec or own_codec())
         self._shown = shown if shown.examples or shown.split else None
         if self._shown is not None:
             inputs = dict(zip(self.keys, self._shown.taken(inputs.values()), strict=True))

@@ -7,11 +7,11 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from windrow._codecs import codec, own
+from windrow._codecs import codec, own_codec
 from windrow.collectors import _env_states, _statistics
 from windrow.envs._factory import Factory, env_of
 from windrow.processes import setup
-from windrow.processes.together import attribute_of, is_value
+from windrow.processes.broadcast import attribute_of, is_value
 
 
 def answer(request: bytes) -> bytes:
@@ -20,14 +20,14 @@ def answer(request: bytes) -> bytes:
     """
     try:
         asked = pickle.loads(request)
-        is_raised, told = False, own().write(_answered(*asked), _names(*asked))
+        is_raised, told = False, own_codec().write(_answered(*asked), _names(*asked))
     except BaseException as error:
-        is_raised, told = True, own().write_error(error)
+        is_raised, told = True, own_codec().write_error(error)
     return codec(False).write((is_raised, told))
 
 
 def _names(verb: str, *arguments: Any) -> list[str]:
-    """The names that lead to what was asked for, for messages."""
+    """The path to the requested object, as names for messages."""
     return [str(name) for _, name in arguments[0]] if verb in ("get", "call") else []
 
 

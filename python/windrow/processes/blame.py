@@ -135,8 +135,8 @@ def held_weights(policy: object) -> str | None:
 
 
 def held_state(function: object, depth: int = 6) -> str | None:
-    """A place from which ``function`` reads at each call, and of which another process has a copy,
-    as in ``" uses level"``; None if there is none.
+    """A place that ``function`` reads at each call and that is copied with it to another process,
+    in words such as ``" uses level"``; None if there is none.
     """
     for name, part in parts(function) if depth else []:
         if isinstance(part, (type, ModuleType, BuiltinFunctionType)):
@@ -151,7 +151,7 @@ def held_state(function: object, depth: int = 6) -> str | None:
 
 
 def _can_change(value: object) -> bool:
-    """True for an argument that may change, although nobody gives another."""
+    """True for a bound argument that can change in place."""
     if isinstance(value, (tuple, dict)):
         return any(map(_can_change, value.values() if isinstance(value, dict) else value))
     return not isinstance(value, (str, bytes, int, float, type(None)))

@@ -34,9 +34,9 @@ class RemoteTraceback(Exception):
 
 
 def described(error: BaseException) -> tuple[Any, ...]:
-    """What :func:`made_of` takes, all of it data: the name of the type, the message, the traceback,
-    the arguments where they are plain, the notes, and whether it is a failure rather than an
-    interruption.
+    """The arguments of :func:`made_of` for ``error``, all of them data: the name of the type, the
+    message, the traceback, the exception's arguments if they are plain, the notes, and whether it
+    is a failure rather than an interruption.
     """
     # What no encoding knows, such as the name of a file, is written as an escape.
     lines = _cut(
@@ -76,8 +76,9 @@ def made_of(
     notes: tuple[str, ...],
     is_failure: bool,
 ) -> BaseException:
-    """The exception that was :func:`described`: of its own type where that is built in, otherwise a
-    ``RuntimeError`` that names the type, or a ``KeyboardInterrupt``. Its cause has the traceback.
+    """The exception that was :func:`described`. It has its own type if that is built in. Otherwise
+    it is a ``RuntimeError`` or, for an interruption, a ``KeyboardInterrupt``, with a note that
+    names the type. Its cause has the traceback.
     """
     error = _built_in(name, args)
     if error is None:

@@ -21,8 +21,8 @@ _PATIENCE = 0.2
 _OBJECTS = codec(True)
 
 Path = tuple[tuple[str, Any], ...]
-"""Names of attributes, and keys in brackets, from a worker's environment on; of several that step
-together, first the place of one.
+"""Names of attributes, and keys in brackets, from a worker's environment on. If the worker has
+several environments, the path begins with the place of one.
 """
 
 
@@ -31,8 +31,8 @@ class Remote:
 
     Attributes and keys are read there, between two parts that the worker fills. Plain values,
     arrays, tensors and specs come back as copies; anything else is a ``Remote`` again. A method is
-    called there. Setting an attribute sets it there. ``answers`` reads what the process says: of
-    one that this program has started on this machine, objects too.
+    called there. Setting an attribute sets it there. ``answers`` reads the answers: objects too if
+    this program has started the process on this machine, otherwise only data.
     """
 
     def __init__(

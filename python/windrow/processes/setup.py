@@ -29,8 +29,8 @@ from windrow.processes.pickling import dumps
 _MADE = itertools.count()
 
 worker = types.SimpleNamespace(environment=None, is_process=False)
-"""In a worker process, the environments as the user gave them, or the factory that has made them;
-and whether this process is one.
+"""The environments of this process if it is a worker process (``is_process``): as the user gave
+them, or the factory that has made them.
 """
 
 
@@ -42,11 +42,12 @@ def environments(
     *,
     is_quiet: bool = False,
 ) -> bytes:
-    """How to make the environments ``env`` in another process, after a call of ``init_fn``. Windrow
-    gives no warnings there if the process ``is_quiet``, or belongs to another worker than the
-    first: each of many would warn of the same. Whether this process reads objects of that one,
-    where both ``allow_pickle``, and otherwise data alone; by default as this process may send them
-    itself.
+    """Instructions for another process to make the environments ``env``, after a call of
+    ``init_fn``.
+
+    Windrow gives no warnings there if the process ``is_quiet``, or belongs to another worker than
+    the first: each of many would warn of the same. With ``allow_pickle``, that process sends
+    pickled objects to this one, otherwise only data; by default, it may if this process may.
 
     Raises:
         NoProcesses: something that they are made of cannot be sent; the error names it.
@@ -57,7 +58,7 @@ def environments(
         recipe = replace(recipe, env=_convert.Gift(recipe.env), own=False)  # type: ignore[call-arg,attr-defined]
     is_quiet = is_quiet or getattr(env, "number", 0) > 0
     sent = (_Origin(), _registered(), _number_type(), is_quiet, recipe, env, init_fn)
-    allow_pickle = _codecs.own().allow_pickle if allow_pickle is None else allow_pickle
+    allow_pickle = _codecs.own_codec().allow_pickle if allow_pickle is None else allow_pickle
     return bytes((allow_pickle,)) + pickled(
         sent, {"create_env_fn": env, "create_env_kwargs": kwargs, "init_fn": init_fn}
     )
@@ -133,8 +134,8 @@ def policy(core: object) -> bytes:
 
 def read_environments(sent: bytes) -> Recipe:
     """The recipe of the environments that :func:`environments` has sent."""
-    # Before anything can fail that is sent back.
-    _codecs.become_elsewhere(bool(sent[0]))
+    # Before anything can fail whose error is sent back.
+    _codecs.set_own_codec(bool(sent[0]))
     _, specs, number_type, is_quiet, recipe, given, init_fn = pickle.loads(sent[1:])
     _take_number_type(number_type)
     if is_quiet:

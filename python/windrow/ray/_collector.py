@@ -80,7 +80,7 @@ class RayCollector(BaseCollector):
         try:
             self._launcher.check_claims(len(configs))
             object.__setattr__(workers, "launcher", self._launcher)
-            # Ray unpickles what actors send it anyway.
+            # Ray itself unpickles what actors send.
             object.__setattr__(workers, "allow_pickle", True)
             self._build(workers)
         except Unsendable as error:

@@ -13,7 +13,7 @@ from torchrl.data import tensor_specs as theirs
 from torchrl.envs import ActionMask, Compose, EnvBase, TransformedEnv
 
 from windrow import _data, _fence
-from windrow._codecs import own as codec
+from windrow._codecs import own_codec
 from windrow._values import MEMBERS, joined, split_of, values_of
 from windrow._warnings import warn
 from windrow.envs._specs import DTYPES, Key, Leaf, delta_type, path, short
@@ -118,7 +118,7 @@ class Adapter:
         self._acted = [(key, acted[key]) for key in _in_order(acted)]
         self._action = [self._action_leaf(key, spec) for key, spec in self._acted]
         self._state = state
-        #: Masks of these that resets return.
+        #: The masks in the state that resets return.
         self._returned: list[Any] = []
         self._written: list[tuple[Any, Any]] = []
         self._all_flags = list(flags)
@@ -137,7 +137,7 @@ class Adapter:
         return self._env
 
     def _check_flags(self, flags: dict[Key, theirs.TensorSpec]) -> None:
-        """Checks that transforms leave flags at the root as they are: batches have one for each
+        """Checks that transforms keep the shape of flags at the root: batches have one for each
         environment.
         """
         own = without_transforms(self._env).full_done_spec
@@ -224,7 +224,7 @@ class Adapter:
         masked = [key for key in self._maskable if key not in self._masks]
         if not masked:
             return
-        # Environments set them with the first reset.
+        # Environments set them in their first reset.
         begun = self._begin()
         observed = self._specs
         for key in masked:
@@ -243,8 +243,8 @@ class Adapter:
             self._masks[key] = name
 
     def _find_returned(self) -> None:
-        """Finds the masks that only the state's spec names and resets return, which windrow's
-        ``ActionMask`` reads.
+        """Finds the action masks that resets return and that only the spec of the state names.
+        Windrow's ``ActionMask`` reads them.
         """
         choices = {math.prod((*self._shape(spec), *many)) for spec, many in self._choosing()}
         masks = [
@@ -258,9 +258,7 @@ class Adapter:
             self._specs.update((key, self._state.pop(key)) for key in self._returned)
 
     def _choosing(self) -> Iterator[tuple[Any, tuple[int, ...]]]:
-        """Specs of actions of choices, each with the numbers of choices that its shape does not
-        have.
-        """
+        """Specs of discrete actions, each with the number of choices unless its shape has that."""
         for _, spec in self._acted:
             if isinstance(spec, theirs.OneHot):
                 yield spec, ()
@@ -270,7 +268,7 @@ class Adapter:
                 yield spec, (int(spec.n),)
 
     def _begin(self) -> TensorDictBase:
-        """The first reset, which the first :meth:`reset` returns."""
+        """The result of the first reset, which the first :meth:`reset` uses too."""
         if self._begun is None:
             self._begun = self._env.reset()
         return self._begun
@@ -335,15 +333,15 @@ class Adapter:
         stepped = self._env.step(self._root)
         following = stepped.get("next")
         for key in self._returned:
-            # A step may leave it as it is.
+            # A step need not return a mask that it leaves unchanged.
             if not _has(following, path(key)):
                 following.set(key, stepped.get(key))
         if self._lacks("step", following):
             self._warn_of_others(following)
         self._root = self._env.step_mdp(stepped)
         for key in self._returned:
-            # The environment reads the mask that was observed, where TorchRL's `step_mdp` keeps
-            # that of the reset.
+            # The environment has to read the newest mask: TorchRL's `step_mdp` keeps that of the
+            # reset.
             self._root.set(key, following.get(key))
         reward = sum(self._rows(following.get(key)).float().sum(-1) for key in self._rewards)
         any_of = {name: self._any(following, keys) for name, keys in self._flags.items()}
@@ -358,7 +356,7 @@ class Adapter:
         )
 
     def _warn_of_going_on(self, following: TensorDictBase, ended: torch.Tensor) -> None:
-        """Warns once where the root ends an episode and the flags of an agent do not."""
+        """Warns once if the flags at the root end an episode and the flags of an agent do not."""
         if self._has_warned or not self._nested_flags or not ended.any():
             return
         for group in dict.fromkeys(map(_group, self._nested_flags)):
@@ -370,7 +368,7 @@ class Adapter:
                 name = short((*group, "done"))
                 warn(
                     f"an episode of {self.id} ends by the flags at the root, while those of agents, {name!r}, are not set: advantages that "
-                    "end by these run into the next episode. Let them end by the root's flags or, for PettingZoo, make the wrapper with "
+                    "end by the agents' flags run into the next episode. Let them end by the root's flags or, for PettingZoo, make the wrapper with "
                     "done_on_any=False"
                 )
                 return
@@ -523,7 +521,7 @@ class _Unheld(NamedTuple):
             return [self.example if self.is_tensor else b""] * math.prod((*batch, *self.shape))
         parent = root.get(names[:-1]) if names[1:] else root
         values = values_of(parent, names[-1], len(batch) + len(self.shape), self.is_tensor)
-        return [codec().write(value, names) for value in values]
+        return [own_codec().write(value, names) for value in values]
 
 
 def _unheld(env: EnvBase) -> dict[Key, _Unheld]:
@@ -545,7 +543,7 @@ def _unheld(env: EnvBase) -> dict[Key, _Unheld]:
             own = (max(dim, 0) for dim in spec.shape[batch + len(group) :])
             found[key] = _Unheld(group, True, _data.tensor(torch.zeros(*own, dtype=spec.dtype)))
         else:
-            found[key] = _Unheld(group, False, codec().write(spec.example_data, names))
+            found[key] = _Unheld(group, False, own_codec().write(spec.example_data, names))
     return found
 
 

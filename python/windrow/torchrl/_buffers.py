@@ -67,7 +67,7 @@ class _OfAnyParts(replay_buffers.ReplayBuffer):
         )
 
     def stats(self) -> dict[str, Any]:
-        """Counts by windrow's names, and the number of frames by TorchRL's: ``"size"``."""
+        """Counts under windrow's names, and the number of frames under TorchRL's, ``"size"``."""
         stats = super().stats()
         return {"size": stats["frames"], **stats}
 

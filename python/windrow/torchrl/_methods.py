@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from windrow.policies.weights import check_model, weights_of
-from windrow.processes.together import TogetherMethod, each_of
+from windrow.processes.broadcast import BroadcastMethod, targets_of
 
 if TYPE_CHECKING:
     import torch
@@ -115,9 +115,9 @@ def map_fn(
     others, entry ``i`` is for worker ``i``, which has ``update_policy_weights_(weights)`` and what
     :meth:`get_distant_attr` names.
 
-    A path to a method of environments reaches all of them: where a worker has several, the entry of
-    the worker is for each of them, or the lists have an entry for each environment, and results
-    come in the order of their numbers.
+    A path to a method of environments reaches all of them. If a worker has several, each of them
+    gets the worker's entry; or the lists have an entry for each environment of all workers. Results
+    come in the order of the environments' numbers.
 
     Args:
         method_name: such as ``"update_policy_weights_"`` or ``"env.render"``.
@@ -143,7 +143,7 @@ def map_fn(
             raise ValueError(
                 f"expected an entry for each of {workers} workers{several}, got {count}"
             )
-        # The entry of a worker is for each of its environments.
+        # Each environment gets the entry of its worker.
         all_args = [all_args[target.worker_idx] for target in targets]
         all_kwargs = [all_kwargs[target.worker_idx] for target in targets]
     methods = [
@@ -154,7 +154,7 @@ def map_fn(
     results: list[Any] = []
     for method, args, kwargs in zip(methods, all_args, all_kwargs, strict=True):
         result = method(*args, **kwargs)
-        results += result if isinstance(method, TogetherMethod) else [result]
+        results += result if isinstance(method, BroadcastMethod) else [result]
     return results
 
 
@@ -228,13 +228,13 @@ def _each_worker(self: BaseCollector) -> list[Any]:
 
 
 def _targets(self: BaseCollector, path: str) -> list[Any]:
-    """Where ``path`` begins: at each environment of each worker if it leads to environments,
-    otherwise at each worker.
+    """The objects at which ``path`` begins: each environment of each worker if the path leads to
+    environments, otherwise each worker.
     """
     workers = _each_worker(self)
     if path.partition(".")[0].partition("[")[0] != "env":
         return workers
-    return [replace(worker, own=env) for worker in workers for env in each_of(worker.env)]
+    return [replace(worker, own=env) for worker in workers for env in targets_of(worker.env)]
 
 
 def policy_of(self: BaseCollector, worker: int) -> Policy | None:
@@ -245,7 +245,7 @@ def policy_of(self: BaseCollector, worker: int) -> Policy | None:
 
 @dataclass
 class _Worker:
-    """One worker, as paths see it, or one of its environments, ``own``."""
+    """A worker, at which paths begin; with ``own``, only that one of its environments."""
 
     _collector: BaseCollector
     worker_idx: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torchrl.data import tensor_specs as theirs
 
-from windrow._codecs import own
+from windrow._codecs import own_codec
 from windrow.envs._specs import Agents, Composite, Spec
 
 
@@ -17,7 +17,7 @@ def converted(spec: Spec | Composite, group: tuple[int, ...] | None = None) -> t
         entries = {name: converted(entry, spec.shape) for name, entry in spec.items()}
         return theirs.Composite(entries, shape=spec.shape, device=spec.device)
     if spec.is_bytes:
-        value = own().read(spec._leaf.example)
+        value = own_codec().read(spec._leaf.example)
         if not isinstance(value, torch.Tensor):
             return theirs.NonTensor(shape=spec.shape, device=spec.device, example_data=value)
         return theirs.Unbounded(

@@ -16,7 +16,7 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from windrow.processes.together import value_of_each
+from windrow.processes.broadcast import value_of_each
 
 Notes = list[tuple[int, dict[str, Any]]]
 """What environments have to say beside their observations, in the order in which it joins ``info``:
@@ -25,8 +25,7 @@ the environment and its ``info``. Of one that has ended and begun anew in the sa
 """
 
 Stepped = tuple[Any, Any, Any, Any, Notes]
-"""Observations, rewards, whether episodes were terminated, whether they were truncated, and notes.
-"""
+"""Observations, rewards, flags of terminated episodes, flags of truncated episodes, and notes."""
 
 #: Types of Python's whose values Gymnasium keeps in arrays of numbers.
 _NUMBERS = (int, float, bool)

@@ -1,5 +1,5 @@
-"""Environments of a vector that are lost: how many may be, their errors, and how those in their
-places begin.
+"""Losses of a vector's environments: their number, their errors, and the seeds of the environments
+that replace them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from windrow._arguments import replaces
 from windrow._windrow import WorkerError
 
-#: The entry of ``info`` of an environment that was lost: the reason.
+#: The key of ``info`` under which a lost environment has the reason.
 LOST = "lost"
 
 
@@ -26,11 +26,11 @@ checked = replaces("a vector keeps its number of environments")
 
 
 class Losses:
-    """Losses of environments, of which those from number ``first`` on are meant, ``each`` in a
-    worker.
+    """Counts losses of environments, whose numbers begin with ``first``. Each worker has ``each``
+    of them.
 
     Attributes:
-        budget: how many each worker may have; None where the first is an error.
+        budget: the number of losses that each worker may have; None if the first is an error.
     """
 
     def __init__(
@@ -38,25 +38,25 @@ class Losses:
     ) -> None:
         self.budget = None if on_loss == "raise" else on_loss
         self._first, self._each = first, each
-        #: Of each worker.
+        #: The number of losses of each worker.
         self._counts = [0] * (num_envs // each)
-        #: The seed that each environment was given last, and the episodes that have begun since.
+        #: The last seed of each environment, and the number of episodes that have begun since.
         self._seeds: list[int | None] = [None] * num_envs
         self._episodes = np.zeros(num_envs, np.int64)
 
     def begin(self, envs: Sequence[int], seeds: Sequence[int | None]) -> None:
-        """Notes that ``envs`` begin episodes by order, with these seeds or None."""
+        """Notes that a reset begins episodes in ``envs``, with ``seeds``; None is no new seed."""
         for env, seed in zip(envs, seeds, strict=True):
             self._episodes[env] += 1
             if seed is not None:
                 self._seeds[env], self._episodes[env] = seed, 0
 
     def end(self, envs: Any, ended: Any) -> None:
-        """Notes which of ``envs`` have ended an episode."""
+        """Notes which of ``envs`` have ended an episode, as the flags ``ended`` say."""
         self._episodes[envs] += ended
 
     def left(self, worker: int) -> int:
-        """How many losses ``worker`` may still have."""
+        """The number of losses that ``worker`` may still have."""
         return 0 if self.budget is None else self.budget - self._counts[worker]
 
     def replace(self, worker: int, envs: Sequence[int]) -> list[int | None]:
@@ -90,7 +90,7 @@ class Losses:
         return int(drawn[0])
 
     def error(self, worker: int, reason: str) -> WorkerError:
-        """The error of ``worker``, which is lost for this reason."""
+        """The error that says that ``worker`` is lost, for this ``reason``."""
         first = self._first + worker * self._each
         envs = (
             f"environment {first}"
@@ -99,7 +99,7 @@ class Losses:
         )
         after = f"; it was replaced {self.budget} times, as on_loss says" if self.budget else ""
         error = WorkerError(f"worker {worker}, {envs}: {reason}{after}")
-        # The message has them where they are several.
+        # Several environments are in the message alone.
         vars(error).update(
             worker=worker, env=first if self._each == 1 else None, episode=None, step=None
         )

@@ -71,14 +71,14 @@ def make_vec(
             as from EnvPool: ``async_reset()`` begins episodes, ``recv()`` returns what ``step``
             returns, of ``batch_size`` environments, and ``send(actions, info["env_id"])`` has them
             step.
-        on_loss: what happens where an environment of Gymnasium raises, or its process ends or is
-            frozen: ``"raise"`` an error that names it, or how often each worker is replaced, all of
-            its environments that were lost. The row of a lost environment is its last observation,
-            with the reward 0, truncated, and ``info["lost"]`` is the reason, in ``"final_info"``
-            where an episode begins in the same step; it begins another episode as after any other
-            end, seeded from the seed that was given, its number and its episode.
-        step_timeout: seconds after which a process that has not returned from a step or reset of
-            its environments is taken for frozen and killed, which is a loss. Needs environments in
+        on_loss: handles an environment of Gymnasium that raises, or whose process ends or is
+            frozen. ``"raise"`` raises an error that names it. A number says how often each worker
+            replaces environments that it has lost. The row of a lost environment is its last
+            observation, with the reward 0, truncated, and ``info["lost"]`` is the reason. The new
+            environment begins another episode, as after any other end; its seed follows from the
+            last seed, the number and the episode of the environment.
+        step_timeout: seconds that a step or reset of a process's environments may take. A process
+            that takes longer counts as frozen and is killed, which is a loss. Needs environments in
             processes.
         **kwargs: passed to ``gymnasium.make``, such as ``render_mode``, or to the native
             environment, for ids.
@@ -219,7 +219,7 @@ class Wanted:
         return vector
 
     def _check_killable(self, *, in_processes: bool) -> None:
-        """Raises ValueError where there is a time-out, and no process that can be killed."""
+        """Raises ValueError if there is a time-out but no process that it could kill."""
         if self.step_timeout is not None and not in_processes:
             raise ValueError(
                 f"step_timeout={self.step_timeout} needs environments of Gymnasium in processes, which can be killed: workers is how many"
@@ -310,7 +310,7 @@ def _made_by_windrow(makers: list[Any]) -> list[Any]:
     if hasattr(type(made), "_recipe"):
         return [made, *(maker() for maker in makers[1:])]
     kept = [made]
-    # Another one takes its place where it is lost.
+    # If the kept environment is lost, a new one replaces it.
     return [lambda: kept.pop() if kept else first(), *makers[1:]]
 
 

@@ -262,7 +262,7 @@ class ProcessVector(Exchange):
         leaves = [leaf[0] for leaf in self._core.describe()["observation"]]
         self._reward, self._note = leaves.index(_REWARD), leaves.index(_NOTE)
         self._seen: list[Any] = [None] * self.num_envs
-        #: What was observed last, as one array, where lost environments are replaced.
+        #: The last observations, as one array; only if lost environments are replaced.
         self._last: np.ndarray | None = None
 
     def _begin(
@@ -276,7 +276,7 @@ class ProcessVector(Exchange):
         observed = seen[0]
         if self._last is not None:
             others = np.setdiff1d(np.arange(self.num_envs), envs)
-            # The engine knows nothing of rows that were written here.
+            # The engine's rows lack what `_begun_anew` has written since the last step.
             observed[others] = self._last[others]
         # The others have told theirs before.
         notes = self._notes([seen[self._note][env] for env in envs], envs)
@@ -305,7 +305,7 @@ class ProcessVector(Exchange):
         ended, each with the reason; others are in their places now.
 
         Raises:
-            WorkerError: one may not be replaced any more.
+            WorkerError: a worker has used up its replacements.
         """
         # Others may be in the middle of a step, and have no row here.
         places = [(member, *self._places[member]) for member in members]
@@ -342,7 +342,7 @@ class ProcessVector(Exchange):
                 seen, notes, known = self._remotes[member].begin_anew(options)
                 break
             except RuntimeError:
-                # An exception of the environments is none of the process.
+                # If the process still runs, an environment has raised the exception.
                 again = dict(self._places[member][0].take_losses())
                 if not again:
                     raise
@@ -358,7 +358,9 @@ class ProcessVector(Exchange):
     def _with_losses(
         self, envs: Sequence[int], seen: Sequence[Any], terminated: Any, truncated: Any
     ) -> Notes:
-        """Writes the rows of environments that were lost in a step of ``envs``; notes of them."""
+        """Writes the rows of environments that were lost in a step of ``envs``. Returns their
+        notes.
+        """
         notes: Notes = []
         ended = terminated | truncated
         # Rows of lost ones are truncated.

@@ -22,14 +22,15 @@ _ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 
 
 class PythonVector(VectorEnv):
-    """Environments of Gymnasium in this process, of a larger vector those from number ``first`` on.
+    """Environments of Gymnasium in this process. If they are a part of a larger vector, ``first``
+    is the number of the first one there.
 
     Attributes:
         envs: the environments.
-        losses: those of the environments.
+        losses: counts the environments that are lost.
     """
 
-    #: What errors add to the number of an environment.
+    #: Text that errors add after the number of an environment.
     _in_worker = ""
 
     def __init__(
@@ -70,7 +71,7 @@ class PythonVector(VectorEnv):
         self._observed = (observed.shape, observed.dtype) if type(observed) is spaces.Box else None
         self._acts_by_rows = type(acted) in _ARRAYS
         self.losses = Losses(on_loss, self.num_envs, self.num_envs, first)
-        #: Seeds of the first episodes of environments that took the places of others.
+        #: Seeds of the first episodes of environments that have replaced others.
         self._new: dict[int, int | None] = {}
 
     def _begin(
@@ -86,8 +87,8 @@ class PythonVector(VectorEnv):
     def _first(
         self, number: int, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Begins an episode; ``info``. An environment whose reset fails is replaced, as often as it
-        may be.
+        """Begins an episode in an environment, and returns ``info``. Replaces the environment if
+        its reset fails, as often as ``on_loss`` allows.
         """
         lost: dict[str, Any] = {}
         while True:
@@ -101,11 +102,11 @@ class PythonVector(VectorEnv):
                 return {**info, **lost} if lost else info
 
     def _replace(self, number: int, error: Exception) -> dict[str, Any]:
-        """Makes a new environment in the place of one that has raised ``error``; ``info`` that says
-        so.
+        """Replaces an environment that has raised ``error`` by a new one. Returns an ``info`` with
+        the reason.
 
         Raises:
-            Exception: ``error``, with a note that names the environment, where no more may be lost.
+            Exception: ``error``, with a note that names the environment, if no more may be lost.
         """
         if self.losses.left(0) <= 0:
             error.add_note(

@@ -16,8 +16,8 @@ from windrow.envs._specs import path as path_of
 Path = tuple[str, ...]
 #: Arrays of equal length, by the keys of their entries.
 Columns = dict[Path, Any]
-#: Arrays of equal length, by the names of columns or, where a data set says which entries they are,
-#: by the keys of these.
+#: Arrays of equal length by the names of their columns or, if the data set records the entries of
+#: its columns, by the keys of the entries.
 Named = dict[str | Path, Any]
 
 IDS, MASK = ("collector", "traj_ids"), ("collector", "mask")
@@ -141,7 +141,7 @@ def described(layout: Layout) -> dict[str, dict[str, Any]]:
 
 
 def by_entry(named: dict[str, Any], described: dict[str, dict[str, Any]]) -> Named:
-    """Columns by the keys of their entries, and in their shapes, where the data set describes
+    """Columns by the keys of their entries, and in their shapes, if the data set describes
     them.
     """
     found: Named = {}

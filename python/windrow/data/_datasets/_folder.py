@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TextIO
 
 _LOCK = ".windrow.lock"
-#: Ends of hidden names beside those of files and folders: of one that is being written, which no
-#: reader takes for one of the data set, and of one whose place another takes. They say whose they
-#: are: the next sink removes what an earlier process left, and nothing else.
+#: Endings of hidden names: of a file or folder that is being written, so that no reader takes it
+#: for a part of the data set, and of one that is being replaced. By these endings the next sink
+#: knows what an earlier process left behind, and removes nothing else.
 _PARTIAL, _OLD = ".windrow-partial", ".windrow-before"
 
 _held: set[Path] = set()
@@ -29,8 +29,8 @@ class Folder:
     """A folder that this process writes. Files that an earlier process was writing when it ended
     are removed.
 
-    ``path`` is where the links of a given path lead: names beside it are on its disk, and a link
-    stays one when the folder is exchanged.
+    ``path`` has all symbolic links resolved. So hidden names beside it are on the same disk, and a
+    link remains one when the folder is exchanged.
 
     Raises:
         RuntimeError: it is being written already.
@@ -118,7 +118,7 @@ class Folder:
         """Checks that :meth:`exchange` can copy the folder by links to its files.
 
         Raises:
-            ValueError: a folder in it is a link, whose place a folder would take.
+            ValueError: a folder in it is a symbolic link, which a folder would replace.
         """
         for path in self.path.rglob("*"):
             if path.is_symlink() and path.is_dir():

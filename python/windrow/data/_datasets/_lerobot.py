@@ -46,7 +46,7 @@ _CHUNK = 1000
 _PICTURES, _STATE = "observation.images.", "observation.state"
 #: What the format adds to frames, and a buffer does without.
 _ADDED = ("timestamp", "frame_index", "index")
-#: Names that a frame of LeRobot has for itself; it adds the text of a task to those of files.
+#: Names that LeRobot uses in each frame: the columns of its files, and the text of a task.
 _RESERVED = frozenset({*_ADDED, *EPISODE, "task_index", "task"})
 #: Pictures that statistics are made of are this many frames apart.
 _APART = 16
@@ -287,7 +287,7 @@ def _names(layout: Layout) -> dict[Entry, str]:
             continue
         entry = ".".join(key)
         if "/" in entry:
-            raise ValueError(f"entry {entry}: a name of LeRobot has no slash")
+            raise ValueError(f"entry {entry}: names in LeRobot have no slash")
         name = (
             _PICTURES + entry
             if is_picture(dtype, shape)

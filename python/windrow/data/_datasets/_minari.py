@@ -115,8 +115,8 @@ class _MinariWriter(Writer):
             if spec is not None:
                 self._about["env_spec"] = spec.to_json()
         self._written = minari.serialization.serialize_space
-        # Of episodes that a process was writing when it ended: metadata that count none are there
-        # before the first one, so without them such folders are somebody else's.
+        # Folders of episodes that a process was writing when it ended. A sink writes metadata with
+        # a count of 0 before its first episode; numbered folders without metadata are not its own.
         with named_errors(self._data):
             for leftover in self._data.glob("*/") if self.layout is not None else ():
                 if leftover.name.isdigit() and int(leftover.name) >= self.episodes:
@@ -329,10 +329,10 @@ def _joined(several: list[Named]) -> Named:
 
 
 def _check_observation(key: Entry) -> None:
-    """Checks that the entry of an observation is not that of something else.
+    """Checks that no other entry of a frame has the key of an observation.
 
     Raises:
-        ValueError: it is.
+        ValueError: another entry has it.
     """
     if key[0] in _ROOTS or ("next", *key) in (_REWARD, DONE, TERMINATED, TRUNCATED):
         raise ValueError(
@@ -341,7 +341,7 @@ def _check_observation(key: Entry) -> None:
         )
 
 
-#: Where frames have what a data set of Minari has beside observations.
+#: The entries of frames for the columns of Minari other than observations.
 _ROOTS = {"action", _REWARD[0], IDS[0]}
 
 

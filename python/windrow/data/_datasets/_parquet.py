@@ -23,8 +23,8 @@ from windrow.data._datasets._columns import (
 from windrow.data._datasets._folder import Folder
 from windrow.data._datasets._sink import Sink, SinkArguments, Writer, takes
 
-#: What `datasets` reads first. A hidden file, unlike a card: other readers take each file of a
-#: folder that is not hidden for one of Parquet.
+#: The configuration that `datasets` reads first. It is a hidden file, unlike a card, because other
+#: readers take every file that is not hidden for one of Parquet.
 CONFIG = ".huggingface.yaml"
 _CONFIG = """# Frames of reinforcement learning, one a row, in whole episodes: rows of one episode have one
 # `episode_index` and follow each other.

@@ -184,8 +184,8 @@ class Sink:
                 taken, and those before are kept: what was in the way can be removed, and the batch
                 written again.
             TypeError: an entry is no tensor, or of a type that no data set has.
-            ValueError: entries differ from those of the batches before, do not say where episodes
-                end, or one has the name of a column that the format adds.
+            ValueError: entries differ from those of the batches before, or do not say where
+                episodes end; or an entry has the name of a column that the format adds.
             RuntimeError: the sink was closed.
         """
         self._target.write(batch, None)

@@ -168,8 +168,8 @@ def _columns(named: Named, keys: Mapping[str, Key]) -> Columns:
         key = path_of(keys[name]) if name in keys else own
         if name not in keys and isinstance(column, str) and name in _KNOWN:
             known = _KNOWN[name]
-            # Another column has the entry, or is the same a step later; or flags at the root are
-            # those of TorchRL, beside the ones under next.
+            # The column keeps its own name if another column already has the entry or is the same a
+            # step later, or if TorchRL's flags at the root stand beside those under next.
             is_own = {".".join(known), f"next.{name}"} & there or (has_flags and known in _FLAGS)
             key = own if is_own or known in taken or known in columns else known
         # The same entry, or one inside the other.

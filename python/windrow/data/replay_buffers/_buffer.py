@@ -145,7 +145,7 @@ class ReplayBuffer:
             self._prefetch = Prefetch(weakref.WeakMethod(self._sampled_ahead), self._count_ahead)
         #: Failures of collectors that wrote to this buffer in the background.
         self._failures: list[Failure] = []
-        #: Collectors that were started into this buffer, which live as long as it does.
+        #: Collectors that were started with this buffer. It keeps them alive.
         self._collecting: set[Any] = set()
         self._core = ReplayBufferCore(
             {
@@ -509,7 +509,7 @@ class ReplayBuffer:
     def _sampled_now(
         self, batch_size: int | None, return_info: bool, with_info: bool, waits: bool = True
     ) -> Any:
-        """A sample. Where frames are missing, it waits for them, or is ``_rows.NOTHING``."""
+        """A sample. If frames are missing, waits for them or returns ``_rows.NOTHING``."""
         changes = self._sampler._changes_samples
         if with_info and not (return_info or self._is_packed or changes):
             batch = self._drawn(ReplayBufferCore.sample, batch_size, waits)
@@ -674,10 +674,10 @@ class ReplayBuffer:
         return self._checked.stats()
 
     def update_priority(self, index: object, priority: object, generation: object = None) -> int:
-        """Sets the priorities of the rows in ``index``, and returns how many were set.
+        """Sets the priorities of the rows in ``index``. Returns the number of priorities set.
 
-        A row whose frame was overwritten or removed since it was sampled is skipped: no other frame
-        gets the priority.
+        A row whose frame was overwritten or removed after it was sampled is skipped, so that no
+        other frame gets the priority.
 
         Args:
             index: rows of the buffer, as ``"index"`` of a sample.

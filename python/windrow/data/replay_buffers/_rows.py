@@ -53,7 +53,7 @@ def read(buffer: ReplayBuffer, index: object) -> Any:
 
 
 def collated(buffer: ReplayBuffer, batch: Any) -> object:
-    """A batch of the sampled frames, which ``batch`` may be already."""
+    """A batch of the sampled frames ``batch``, which are collated unless they are one already."""
     if not isinstance(buffer.storage, ListStorage):
         return batch if buffer.collate_fn is None else buffer.collate_fn(batch)
     if buffer.collate_fn is not None:

@@ -27,7 +27,7 @@ __all__ = [
     "TensorDictReplayBuffer",
 ]
 
-# Its own module is no one's to know.
+# Users import it from here: its own module is private.
 ReplayBuffer.__module__ = __name__
 
 
@@ -81,9 +81,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     def update_tensordict_priority(self, data: tensordict.TensorDictBase) -> int:
         """Sets the priorities of a sample's frames, if the sampler has priorities. Several values
-        of a frame make one as the sampler's ``reduction`` says. Returns how many were set: frames
-        that were overwritten since the sample was drawn are skipped, as :meth:`update_priority`
-        says, which gets ``"index_generation"`` of the sample.
+        of a frame make one as the sampler's ``reduction`` says. Returns the number of priorities
+        set: like :meth:`update_priority`, this skips frames that were overwritten after the sample
+        was drawn, which it knows by ``"index_generation"`` of the sample.
 
         Raises:
             KeyError: the sample has no entry ``priority_key``, or no ``"index"``.

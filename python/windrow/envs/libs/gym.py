@@ -82,20 +82,20 @@ class ResetOptions:
         self._once: Mapping[str, Any] | None = None
         #: Whether there were any.
         self.is_used = given is not None
-        self._tell_of_copies()
+        self._warn_of_copies()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._tell_of_copies()
+        self._warn_of_copies()
 
-    def _tell_of_copies(self) -> None:
-        """Warns in a worker process where a function reads what is a copy there."""
+    def _warn_of_copies(self) -> None:
+        """Warns in a worker process if the function reads state that is only a copy there."""
         if not callable(self.given) or not _setup.worker.is_process:
             return
         if (held := _blame.held_state(self.given)) is not None:
             warn(
-                f"reset_options{held}: a worker process has a copy of it, which no change in the process of the collector reaches. Let the "
-                'environment keep it, and set it by collector.env.set_attr or collector.env.call, or choose placement="threads"'
+                f"reset_options{held}: a worker process has a copy of it, which no change in the process of the collector reaches. Store "
+                'it in the environment and set it by collector.env.set_attr or collector.env.call, or choose placement="threads"'
             )
 
     def around(self, make: Any) -> gymnasium.Env[Any, Any]:
@@ -160,8 +160,8 @@ class GymEnv(EnvBase):
             states begin with, and where episodes do.
         reset_options: options of every ``reset`` of Gymnasium's environment, or a function that
             returns those of the next episode. The function is called where the environment is. A
-            worker process has a copy of it and of what it reads, which a warning says:
-            ``collector.env`` reaches environments there.
+            worker process has a copy of the function and of what it reads, and warns of that. To
+            change options there, set attributes of the environments through ``collector.env``.
         num_envs: number of environments in lockstep, batch size ``[num_envs]``; None or 0 is a
             single one without that dimension.
         device: where tensors are put.

@@ -413,7 +413,7 @@ class Trace(TorchDispatchMode):
         """``value`` broadcast to ``shape``."""
         wanted = tuple(shape)
         if batch is None and wanted == value.shape and self.varies(value.node):
-            # Its rows say themselves where they are.
+            # It has the wanted shape already, and varies by row: nothing moves.
             return value
         key = value, wanted, batch
         if key not in self._spread:
