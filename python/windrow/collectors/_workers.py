@@ -16,8 +16,8 @@ from windrow.envs._counterpart import is_windrows
 from windrow.envs._factory import Factory, InTurn, env_of, is_function
 from windrow.envs._innermost import innermost
 from windrow.envs._recipe import Recipe
-from windrow.processes.proxy import RemoteEnv
 from windrow.processes.broadcast import one_or_all
+from windrow.processes.proxy import RemoteEnv
 
 if TYPE_CHECKING:
     from windrow._windrow import ParallelMembers
