@@ -1,5 +1,5 @@
-//! Puts the functions of `src/gil/end.rs` in the place of those of the interpreter that they are
-//! named after.
+//! Makes the linker replace functions of the interpreter by those of the same names in
+//! `src/gil/end.rs`.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -72,7 +72,7 @@ pub struct Evaluator {
     patience: Duration,
     /// How long it may take to kill what has not ended then.
     grace: Duration,
-    /// Reports what keeps somebody waiting.
+    /// Reports environments that do not return while a call waits for them.
     reports: Interrupt,
 }
 
@@ -228,7 +228,7 @@ impl Evaluator {
                 return None;
             }
             if !self.shared.is_expecting() {
-                // It may have come since.
+                // The result may have arrived in between.
                 return self.shared.take(Some(until));
             }
         }
@@ -266,8 +266,8 @@ impl Evaluator {
         self.shared.take_error()
     }
 
-    /// The errors of environments that were lost and replaced since this was last asked; see
-    /// [`EvaluatorBuilder::on_loss`].
+    /// The errors of environments that were lost and replaced since the last call of this function;
+    /// see [`EvaluatorBuilder::on_loss`].
     ///
     /// ```
     /// use windrow_collect::Evaluator;

@@ -99,7 +99,7 @@ impl Workers {
     /// Reports workers that have not moved for long.
     ///
     /// # Errors
-    /// That of the report.
+    /// The error of the report.
     fn report_silent(
         &self,
         shared: &Shared,

@@ -425,8 +425,9 @@ impl TrajectoryBatcher {
         std::mem::take(&mut self.pending)
     }
 
-    /// Drops the trajectories of which `batch`, which is not [pushed](Self::push), has frames.
-    /// Those that go on after it do so under the next ids of their environments, and are left out.
+    /// Drops the trajectories that have frames in `batch`, which the caller does not
+    /// [push](Self::push). Trajectories that go on after `batch`, under the next ids of their
+    /// environments, are left out too.
     ///
     /// # Errors
     /// As [`push`](Self::push).

@@ -115,9 +115,9 @@ impl NumpyRng {
     }
 }
 
-/// A generator that was saved. It gives all numbers if its increment is odd, as that of each seed
-/// is. Another one, as of a damaged file, may give the same one for ever, which [`integers`] would
-/// wait for the end of.
+/// Reads a saved generator, and refuses one with an even increment. Generators that are made of a
+/// seed have an odd one, and so the full period. One of a damaged file might draw the same number
+/// for ever, and [`integers`] would never return.
 ///
 /// [`integers`]: NumpyRng::integers
 fn of_full_period<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Pcg64, D::Error> {

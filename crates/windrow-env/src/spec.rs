@@ -348,13 +348,14 @@ impl EnvSpec {
         }
     }
 
-    /// Checks that the parts of each leaf's spec agree with each other, and that each name of a
-    /// reward, state, flag, mask and group is that of something.
+    /// Checks that the parts of each leaf's spec agree with each other, and that the names of
+    /// rewards, states, flags, masks and groups exist.
     ///
     /// # Errors
-    /// [`SpecError::NoObservation`] for the first name that is none; [`SpecError::Leaf`] for the
-    /// first leaf with more elements than can be counted, or with another number of bounds than
-    /// elements; for bytes that have bounds, and for actions, rewards and masks of bytes.
+    /// [`SpecError::NoObservation`] for the first name that no observation has;
+    /// [`SpecError::Leaf`] for the first leaf with more elements than can be counted, or with
+    /// another number of bounds than elements; for bytes that have bounds, for actions, rewards and
+    /// masks of bytes, and for masks and groups whose names nothing has.
     pub fn check(&self) -> Result<(), EnvError> {
         for (key, leaf) in self.action.leaves("action") {
             if leaf.dtype() == Some(DType::Bytes) {
@@ -395,7 +396,8 @@ impl EnvSpec {
         self.check_names()
     }
 
-    /// Checks the names that stand beside the leaves: one that is misspelt would change nothing.
+    /// Checks the names of rewards, states, flags, masks and groups, since nothing else would
+    /// notice a misspelt one.
     fn check_names(&self) -> Result<(), EnvError> {
         let masks = self.masks.iter().map(|(_, mask)| mask);
         let lists = [&self.rewards, &self.states, &self.flags];
@@ -408,14 +410,15 @@ impl EnvSpec {
         for (action, _) in &self.masks {
             if !actions.iter().any(|leaf| leaf.key == *action) {
                 let names: Vec<_> = actions.iter().map(|leaf| leaf.key.to_string()).collect();
-                return Err(self.unfit(action, "an action, of a mask", names.join(", ")));
+                let expected = format!("a mask for one of the actions ({})", names.join(", "));
+                return Err(self.unfit(action, expected, "none of them"));
             }
         }
         for (group, _) in &self.groups {
             if !all().any(|key| group.overlaps(key)) {
                 let names: Vec<_> = all().map(ToString::to_string).collect();
-                let expected = "a group of observations or actions";
-                return Err(self.unfit(group, expected, names.join(", ")));
+                let expected = format!("a group of some entries ({})", names.join(", "));
+                return Err(self.unfit(group, expected, "none of them"));
             }
         }
         Ok(())
@@ -641,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_that_of_nothing_is_an_error() {
+    fn a_name_that_no_leaf_has_is_an_error() {
         let told = |change: fn(&mut EnvSpec)| {
             let cost = Spec::unbounded(DType::F32, [1]);
             let observed = Spec::composite([("at", cost.clone()), ("cost", cost)]);
@@ -667,11 +670,11 @@ mod tests {
         }
         assert_eq!(
             told(|spec| spec.masks.push(("act".into(), "at".into()))).unwrap_err(),
-            "\"act\" of Walk: expected an action, of a mask, got action"
+            "\"act\" of Walk: expected a mask for one of the actions (action), got none of them"
         );
         assert_eq!(
             told(|spec| spec.groups.push(("agents".into(), Shape::new()))).unwrap_err(),
-            "\"agents\" of Walk: expected a group of observations or actions, got at, cost, action"
+            "\"agents\" of Walk: expected a group of some entries (at, cost, action), got none of them"
         );
     }
 

@@ -102,8 +102,8 @@ impl<'a> StateVisitor<'a> {
         self.checked(value, |_| Ok(()))
     }
 
-    /// As [`value`](Self::value), but loads only what `check` accepts: code that goes on with a
-    /// value relies on what its own steps keep, which bytes of a damaged file need not.
+    /// As [`value`](Self::value), but loads only a value that `check` accepts. Steps rely on
+    /// properties that they keep themselves, and that bytes of a damaged file may not have.
     ///
     /// # Errors
     /// Those of `check`; [`EnvError::State`] where something else was saved.
@@ -129,10 +129,11 @@ impl<'a> StateVisitor<'a> {
         Ok(())
     }
 
-    /// As [`value`](Self::value) for the steps of an episode, which go on to be counted.
+    /// As [`value`](Self::value), for the number of steps of an episode. It leaves room to count
+    /// further steps.
     ///
     /// # Errors
-    /// [`EnvError::State`] where something else was saved, or more steps than there can be.
+    /// [`EnvError::State`] where something else was saved, or more than [`isize::MAX`] steps.
     pub(crate) fn steps(&mut self, steps: &mut usize) -> Result<(), EnvError> {
         self.checked(steps, |&loaded| match loaded > isize::MAX as usize {
             true => Err(EnvError::State {

@@ -59,7 +59,7 @@ impl Stepped {
     }
 }
 
-/// What stands in place of eight bytes.
+/// The bytes that replace eight bytes of a state.
 fn damages() -> Vec<[u8; 8]> {
     let numbers = [1e300, -1e300, 1e12, f64::NAN, f64::INFINITY, 0.0];
     let mut damages: Vec<_> = numbers.map(f64::to_le_bytes).into();
@@ -87,7 +87,7 @@ fn a_damaged_state_is_refused_or_can_be_gone_on_with() {
                 }
             }
         }
-        // One with zeros as its generator, too.
+        // And a state whose generator is all zeros.
         assert!(env.load(&vec![0; whole.len()]).is_err(), "{id}");
         env.load(&whole).unwrap();
         assert_eq!(env.saved(), whole, "{id}");
@@ -110,7 +110,8 @@ fn an_angle_that_no_motion_leads_to_is_an_error_that_says_it() {
     state[at..at + 8].copy_from_slice(&1e300f64.to_le_bytes());
     let error = env.load(&state).unwrap_err().to_string();
     assert!(
-        error.contains("numbers of Acrobot-v1 of at most [3.14") && error.contains("1e300"),
+        error.contains("numbers of Acrobot-v1 with absolute values of at most [3.14")
+            && error.contains("1e300"),
         "{error}"
     );
 }

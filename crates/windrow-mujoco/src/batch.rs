@@ -233,8 +233,8 @@ impl Batch {
             simulation < self.simulations,
             "There is no simulation {simulation}."
         );
-        // The batch's own: that of a batch that is gone may have had its memory, and another
-        // length.
+        // The address is that of a field of this batch. A batch that is gone may have had a field
+        // of another length there.
         let own = self.outputs.get(output.index).map(|(_, own)| own);
         let own = own
             .filter(|own| (own.rows, own.len) == (output.rows, output.len))

@@ -82,7 +82,7 @@ impl<M: DeserializeOwned + Send + 'static> Roster<M> {
         self.gather_from(0..self.pids.len(), interrupt, pick)
     }
 
-    /// As [`gather`](Self::gather), from some `children`.
+    /// As [`gather`](Self::gather), but only from `children`.
     ///
     /// # Errors
     /// As [`gather`](Self::gather).

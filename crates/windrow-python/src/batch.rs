@@ -184,8 +184,7 @@ pub(crate) fn to_python<'py>(py: Python<'py>, dict: &TensorDict) -> PyResult<Bou
     named_after(py, dict, None)
 }
 
-/// As [`to_python`], of weights: these may come from anywhere, and none of their values is read as
-/// more than numbers.
+/// As [`to_python`], for weights. They may come from anywhere, so only numbers are read.
 ///
 /// # Errors
 /// `ValueError` for values of bytes.
@@ -223,7 +222,7 @@ pub(crate) fn named_after<'py>(
     }
 }
 
-/// Begins a value of bytes that is a pickled object: see `windrow._objects`.
+/// The first byte of a value that is a pickled object; see `windrow._objects`.
 pub(crate) const OBJECT: u8 = b'o';
 
 /// The entry with the actions of groups whose members differ from each other, one for each member:

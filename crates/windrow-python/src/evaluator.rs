@@ -76,7 +76,7 @@ struct Options<'py> {
     process: Option<Bound<'py, EvaluatorProcess>>,
     /// Seconds after which that process is taken for frozen.
     step_timeout: Option<f64>,
-    /// How often environments are replaced; `None` where the first loss is an error.
+    /// How often environments are replaced; `None` if the first loss is an error.
     restarts: Option<usize>,
 }
 

@@ -94,9 +94,9 @@ fn is_of_python() -> bool {
     KNOWN.try_with(|known| known.0.is_none()).unwrap_or(false)
 }
 
-/// Announces the end of the interpreter: the last of what `atexit` calls, by when collectors have
-/// ended. Threads of Python that use windrow, such as a daemon thread that samples, sleep from
-/// their next use on.
+/// Announces the end of the interpreter. This is the last function that `atexit` calls, when
+/// collectors have ended. From then on, threads of Python that use windrow sleep at their next use,
+/// such as a daemon thread that samples.
 #[pyfunction]
 pub(crate) fn announce_end(py: Python<'_>) {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -176,7 +176,7 @@ pub(crate) fn wait<T: Send>(
 }
 
 /// Ends waits of the engine with the exception of a signal handler, such as `KeyboardInterrupt`.
-/// Only the main thread runs handlers. Warns of workers that are silent for long.
+/// Only the main thread runs handlers. Also warns of workers that are silent for long.
 ///
 /// # Errors
 /// The exception of the import of `windrow._ports`.

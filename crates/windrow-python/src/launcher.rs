@@ -59,8 +59,8 @@ impl PyCommandLauncher {
     }
 }
 
-/// The same builder with the launcher `launcher`, whose workers may send pickled objects where that
-/// is `allow_pickle`.
+/// The builder with the launcher `launcher`. Its workers may send pickled objects only with
+/// `allow_pickle`.
 ///
 /// # Errors
 /// `TypeError` for an object without the methods of one, `ValueError` for an address or a patience

@@ -295,7 +295,7 @@ impl Refused {
             return self;
         }
         let got = match name.eq(SECRET) {
-            // Whatever its type.
+            // Only the type is shown, since any value may be secret.
             Ok(true) => format!("{:?}", value.get_type()),
             _ => format!("{value:?}"),
         };
@@ -341,7 +341,7 @@ impl Error for Refused {
     }
 }
 
-/// The argument whose value stands in no error.
+/// The name of the argument whose value no error shows.
 const SECRET: &str = "token";
 
 /// What users read for integers of any size.

@@ -88,7 +88,7 @@ impl Options {
     }
 
     /// The longest messages that are read: a length is checked before memory is taken for it.
-    /// Objects do not travel unless the user allows it: to read one runs code.
+    /// Pickled objects are refused unless the user allows them, since reading one can run any code.
     fn limits(&self) -> Limits {
         let limits = Limits::new()
             .message(self.max_message_bytes)

@@ -46,7 +46,7 @@ pub(crate) struct ReplayBufferCore {
     device: Option<Py<PyAny>>,
     /// The process that made it.
     process: u32,
-    /// Nobody waits for frames or samples any more.
+    /// Set by [`close`](Self::close), after which no call waits for frames or samples.
     closed: AtomicBool,
 }
 
@@ -146,8 +146,8 @@ impl ReplayBufferCore {
     }
 
     /// A batch of frames with the entries that the sampler adds. Where frames are missing, it waits
-    /// for collectors that write to the buffer, or is None at once; without waiting it is drawn
-    /// ahead, until it is [handed out](Self::hand_out).
+    /// for collectors that write to the buffer, or returns None at once. A sample without waiting
+    /// counts as drawn only once it is [handed out](Self::hand_out).
     #[pyo3(signature = (batch_size=None, waits=true))]
     fn sample<'py>(
         &self,
@@ -188,7 +188,7 @@ impl ReplayBufferCore {
         .transpose()
     }
 
-    /// Counts a sample as drawn that was drawn ahead: its rows, and the numbers of its frames.
+    /// Counts a sample that was drawn ahead as drawn, by its rows and the numbers of its frames.
     fn hand_out(&self, py: Python<'_>, rows: Vec<i64>, generations: Vec<i64>) -> PyResult<()> {
         let buffer = self.here(false)?;
         py.detach(move || buffer.hand_out(&rows, &generations));
@@ -266,8 +266,8 @@ impl ReplayBufferCore {
         Ok(out)
     }
 
-    /// Sets priorities of rows, as long as they hold the frames `generations` or, without these,
-    /// the ones that were drawn last; returns for how many.
+    /// Sets the priorities of rows that still hold the frames `generations` or, without these, the
+    /// frames that were drawn last. Returns the number of priorities set.
     #[pyo3(signature = (rows, priorities, generations=None))]
     fn update_priority(
         &self,
@@ -481,7 +481,7 @@ fn end_of_patience(given_up: &Py<PyAny>) -> Option<PyErr> {
     }
 }
 
-/// The error of a wait that the end of the buffer has ended.
+/// The error of a wait that ended because the buffer was closed.
 fn was_closed() -> PyErr {
     PyRuntimeError::new_err("the replay buffer was closed; build a new one")
 }

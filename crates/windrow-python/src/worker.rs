@@ -119,7 +119,7 @@ pub(crate) fn uses_torch<'py>(
 
 /// The recipe by which worker processes make the environments `env`, after a call of `init_fn`;
 /// they observe `is_init` where `init`. Torch begins with `seed`, where the environments use it.
-/// They send objects where that is `allow_pickle`, otherwise data alone.
+/// They send pickled objects with `allow_pickle`, otherwise only data.
 ///
 /// # Errors
 /// `TypeError` naming what cannot be pickled.

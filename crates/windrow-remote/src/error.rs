@@ -12,7 +12,7 @@ pub enum RemoteError {
     /// A text that is no address.
     #[error(transparent)]
     Address(#[from] windrow_peer::net::AddressError),
-    /// An address that others can reach, without proof of who is there.
+    /// An address that others can reach, without a token or certificates of both sides.
     #[error(
         "{address} can be reached {by}: give a token, or TLS on both sides; or choose a Unix socket"
     )]

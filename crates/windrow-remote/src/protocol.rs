@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use windrow_peer::net::{Frame, FrameError, GreetingError, HEAD};
 
-/// Version of the protocol, which both sides must share. Version 1 was gRPC, and in version 2
-/// tokens travelled.
+/// Version of the protocol, which both sides must share. Version 1 was gRPC, and version 2 sent
+/// tokens.
 pub(crate) const VERSION: u32 = 3;
 
 /// Most bytes of a client's [`Kind::Hello`].
@@ -35,8 +35,8 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// First behind the greeting. Words: the two halves of the producer, whether the server should
-    /// know it. Body: most bytes of a message.
+    /// The first frame after the greeting. Words: the two halves of the producer, whether the
+    /// server should know it. Body: most bytes of a message.
     Hello = 1,
     /// Its answer. Words: the run of the server, the last request of the producer that was done,
     /// most bytes of a message.
@@ -120,8 +120,8 @@ pub(crate) enum Parting {
 }
 
 impl Parting {
-    /// For `frame`, where another one is expected. Frames of the greeting come in another order
-    /// only where the network changes it.
+    /// For `frame`, where another frame is expected. A client may try again after a frame of the
+    /// greeting, since only the network can have changed their order.
     pub(crate) fn unexpected(expected: &str, frame: &Frame) -> Self {
         let reason = format!("expected {expected}, got a frame {}", name(frame));
         match Kind::of(frame) {
@@ -167,7 +167,7 @@ impl From<GreetingError> for Parting {
     fn from(error: GreetingError) -> Self {
         match error {
             GreetingError::Frame(error) => error.into(),
-            // It has been sent the version of this side.
+            // The greeting has already sent the version of this side.
             GreetingError::Version { .. } => Self::Silent,
             error @ (GreetingError::Unproved | GreetingError::Asked) => {
                 Self::Refused(error.to_string())

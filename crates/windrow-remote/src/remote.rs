@@ -48,7 +48,7 @@ impl Remote {
         }
     }
 
-    /// The same with a token, of which both sides ask each other a proof.
+    /// The same with a token, which both sides prove to each other.
     #[must_use]
     pub fn token(mut self, token: Token) -> Self {
         self.token = Some(token);
@@ -103,8 +103,8 @@ impl Remote {
     }
 }
 
-/// Refuses an address that others can reach where nobody proves who they are: any port, also one of
-/// this machine.
+/// Refuses an address that others can reach, which is any port, also one of this machine, unless
+/// both sides prove who they are.
 pub(crate) fn check_open(
     address: &Address,
     token: Option<&Token>,

@@ -27,9 +27,12 @@ const MOST_NAMES: usize = 32;
 /// Most environments of a client.
 const MOST_ENVS: usize = 1 << 16;
 
-/// Why `leaves` are none that travel, of which `rows` rows and `beside` bytes more for each make a
-/// message of at most `most` bytes. Asked before anything gets memory by a number that came from
-/// the other side.
+/// Checks that `rows` rows of `leaves`, with `beside` more bytes for each row, fit into a message
+/// of at most `most` bytes, and that no leaf has too many names or dimensions. Called before memory
+/// is allocated for numbers that the other side has sent.
+///
+/// # Errors
+/// The reason, in words that begin with `what`.
 pub(crate) fn check_leaves(
     what: &str,
     leaves: &[LeafSpec],
@@ -73,13 +76,13 @@ fn least(leaf: &LeafSpec) -> Option<usize> {
 }
 
 impl BindRequest {
-    /// Reads a request of which a message of at most `most` bytes can make the rows, without
-    /// examples that begin with the byte `refused`.
+    /// Reads a request. Its rows have to fit into a message of at most `most` bytes, and no example
+    /// may begin with the byte `refused`.
     ///
     /// # Errors
-    /// What does not fit.
+    /// The reason, in words.
     pub(crate) fn read(json: &[u8], most: usize, refused: Option<u8>) -> Result<Self, String> {
-        /// What is asked before the spec gets memory.
+        /// The part that is checked before memory is allocated for the spec.
         #[derive(Deserialize)]
         struct Outline {
             spec: Spaces,
@@ -180,11 +183,10 @@ pub(crate) fn size(leaves: &[LeafSpec], rows: usize) -> Option<usize> {
     })
 }
 
-/// Appends `rows`, which are of `leaves`. No value of variable size may begin with the byte
-/// `refused`.
+/// Appends `rows`, whose leaves are `leaves`.
 ///
 /// # Errors
-/// Such a value, and rows of other leaves.
+/// A value of variable size begins with the byte `refused`, or the rows have other leaves.
 pub(crate) fn write(
     leaves: &[LeafSpec],
     rows: Rows<'_>,
@@ -258,7 +260,7 @@ pub(crate) fn read(
     }
 }
 
-/// Whether `value` may travel.
+/// Refuses a `value` that begins with the byte `refused`.
 fn check_kind(value: &[u8], refused: Option<u8>) -> Result<(), String> {
     match refused.is_some() && value.first().copied() == refused {
         true => Err("a value of a kind that must not travel here".to_owned()),

@@ -19,16 +19,16 @@ use crate::written::Files;
 /// What speaks over TLS here (ALPN): a server of anything else does not answer.
 const PROTOCOL: &[u8] = b"windrow";
 
-/// A secret that servers and clients share; it is never printed, and does not travel: each side
-/// proves that it knows it, the server first.
+/// A secret that servers and clients share. It is never printed, and does not travel: each side
+/// proves that it knows the token, the server first.
 ///
-/// What follows travels as it is: across machines, use [`Tls`] too, unless the network is your own.
-/// Whoever can connect can try tokens on the server's proof, as fast as their machines allow: let
-/// it be a random one.
+/// A token encrypts nothing: across machines, use [`Tls`] too, unless the network is your own.
+/// Whoever can connect can try guesses of the token on the server's proof, as fast as their
+/// machines allow, so choose a random one.
 #[derive(Clone)]
 pub struct Token {
     text: Arc<str>,
-    /// Made when it is first needed.
+    /// Derived from the text when it is first needed.
     secret: Arc<OnceLock<Secret>>,
     /// Where it was read.
     path: Option<PathBuf>,
@@ -82,7 +82,7 @@ impl Token {
         self.path.as_deref()
     }
 
-    /// What both sides prove.
+    /// The secret that both sides prove to know.
     pub(crate) fn secret(&self) -> &Secret {
         self.secret.get_or_init(|| Secret::of_text(&self.text))
     }

@@ -52,7 +52,7 @@ impl RemoteServerBuilder {
         self
     }
 
-    /// Lets in only clients that prove that they know `token`, to which the server proves it first.
+    /// Lets in only clients that prove that they know `token`. The server proves it first.
     #[must_use]
     pub fn token(mut self, token: Token) -> Self {
         self.token = Some(token);
@@ -257,7 +257,7 @@ impl RemoteServer {
             let _ = accept.join();
         }
         // Those that wait for a request say that the server ends. Those that cannot, since nobody
-        // reads, are cut off. Strangers are sent away, and not waited for.
+        // reads, are cut off. Strangers are cut off at once, without a wait.
         for how in [Shutdown::Read, Shutdown::Both] {
             lock(&self.shared.door).shut(how);
             if self.shared.is_left_within(PARTING) {
@@ -285,7 +285,7 @@ pub struct RemoteStats {
     pub refused: u64,
     /// Requests that came again, and got the answer that they had got.
     pub repeated: u64,
-    /// Connections that a panic has ended, a fault of windrow or of the policy.
+    /// Number of connections that a panic has ended: a fault of windrow or of the policy.
     pub panicked: u64,
     /// The batches.
     pub inference: ServerStats,

@@ -212,10 +212,10 @@ impl ReplayBuffer {
     /// Sets the priorities of rows, as `"index"` of a sample names them; `priorities` has one for
     /// each, not negative. Returns the number of priorities set.
     ///
-    /// A row stands for the frame that was drawn from it last, or for the present one if none was
-    /// drawn. It is skipped if it holds no frame at this moment, or another: a frame that was
-    /// overwritten since it was sampled gives its priority to no other. Where several samples are
-    /// in use at once, [`update_priority_of`](Self::update_priority_of) tells their frames apart.
+    /// A row stands for the frame that was drawn from it last, or for its present frame if none was
+    /// drawn. A row that no longer holds that frame is skipped, so that no other frame gets the
+    /// priority. Where several samples are in use at once,
+    /// [`update_priority_of`](Self::update_priority_of) tells their frames apart.
     ///
     /// # Errors
     /// [`ReplayError::NoPriorities`] when the sampler has none, [`ReplayError::Priorities`] when
@@ -225,9 +225,9 @@ impl ReplayBuffer {
         state.update_priority(rows, None, priorities)
     }
 
-    /// As [`update_priority`](Self::update_priority), of the very frames of a sample: `rows` is its
-    /// `"index"`, and `generations` its `"index_generation"`. Returns the number of frames that the
-    /// buffer still holds.
+    /// As [`update_priority`](Self::update_priority), for exactly the frames of one sample: `rows`
+    /// is its `"index"`, and `generations` its `"index_generation"`. Skips rows that no longer hold
+    /// these frames. Returns the number of priorities set.
     ///
     /// # Errors
     /// Those of [`update_priority`](Self::update_priority).

@@ -155,12 +155,12 @@ pub enum ReplayError {
         /// The entry that differs.
         key: NestedKey,
     },
-    /// A sampler of another crate drew what is no batch.
+    /// A sampler drew rows, weights or slices of which no batch can be made.
     #[error("the sampler drew {got}, expected {expected}: see the documentation of Draw")]
     Draw {
-        /// A draw that makes a batch.
+        /// The draw that was expected.
         expected: String,
-        /// The draw.
+        /// The part of the draw that is wrong.
         got: String,
     },
     /// Priorities were given to a sampler that has none.

@@ -1,37 +1,39 @@
-//! Which frame a row holds, among all that it has held: priorities of one must not go to another.
+//! Numbers of frames, which distinguish the frames that a row has held: the priority of one frame
+//! must not go to another.
 
 use tensordict::{Tensor, TensorDict};
 
 use crate::saved::{number, sizes};
 use crate::{ReplayError, RowSpan};
 
-/// Numbers the frames of rows, where the sampler has priorities.
+/// Numbers the frames of a buffer whose sampler has priorities.
 ///
-/// A learner gives priorities to frames that it has sampled before, and a collector may have
-/// overwritten them meanwhile. A sample carries the numbers of its frames (`"index_generation"`).
-/// Where a caller names rows only, the frame that was drawn last counts.
+/// A learner sets priorities of frames that it has sampled before, and a collector may have
+/// overwritten these frames since. So a sample carries the numbers of its frames
+/// (`"index_generation"`). If a caller passes only rows, each stands for the frame that was drawn
+/// from it last.
 #[derive(Debug, Clone)]
 pub(crate) struct Generations {
-    /// The number of the next frame. Never goes back, so that no two frames share a number.
+    /// The number of the next frame. It never decreases, so that no two frames share a number.
     next: i64,
-    /// By row: the number of its frame, or of the last one that it held.
+    /// By row: the number of its frame, or of the last frame that it held.
     of: Vec<i64>,
     drawn: Vec<LastDraw>,
 }
 
-/// The frame of a row that was drawn last.
+/// The frame that was drawn last from a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LastDraw {
-    /// None was drawn: priorities can only mean the present frame.
+    /// No frame was drawn: a priority can only mean the present one.
     Never,
     /// The frame that the row holds.
     Present,
-    /// One that was overwritten or removed.
+    /// A frame that was overwritten or removed.
     Earlier,
 }
 
 impl Generations {
-    /// No frames, in `capacity` rows.
+    /// The numbers of `capacity` rows without frames.
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
             next: 0,
@@ -40,7 +42,7 @@ impl Generations {
         }
     }
 
-    /// Each row of `rows` has another frame.
+    /// Notes that a new frame was written to each row of `rows`.
     pub(crate) fn written(&mut self, rows: RowSpan) {
         for row in rows.rows() {
             self.of[row] = self.next;
@@ -56,7 +58,8 @@ impl Generations {
         rows.iter().map(|&row| self.of[row as usize]).collect()
     }
 
-    /// A caller gets the frames `numbers`, which were in `rows` when they were drawn.
+    /// Notes that the frames `numbers` are passed to a caller. They were in `rows` when they were
+    /// drawn.
     pub(crate) fn hand_out(&mut self, rows: impl IntoIterator<Item = usize>, numbers: &[i64]) {
         for (row, &number) in rows.into_iter().zip(numbers) {
             if let Some(drawn) = self.drawn.get_mut(row) {
@@ -68,9 +71,9 @@ impl Generations {
         }
     }
 
-    /// `rows`, with -1, which is no row, for each that no longer holds the frame that is meant: the
-    /// one of `numbers` or, without these, the one that was drawn last.
-    pub(crate) fn still(&self, rows: &[i64], numbers: Option<&[i64]>) -> Vec<i64> {
+    /// `rows`, with -1 in place of each row that no longer holds its frame: that of `numbers` or,
+    /// without these, the frame that was drawn last.
+    pub(crate) fn rows_still_held(&self, rows: &[i64], numbers: Option<&[i64]>) -> Vec<i64> {
         let holds = |at: usize, row: usize| match numbers {
             Some(numbers) => self.of.get(row) == Some(&numbers[at]),
             None => self.drawn.get(row) != Some(&LastDraw::Earlier),
@@ -82,14 +85,14 @@ impl Generations {
         rows.iter().enumerate().map(checked).collect()
     }
 
-    /// Continues to number where these and `others` end: a sample of either has no number of a
-    /// later frame.
+    /// Continues the numbers after both these and `others`, so that no sample of either has the
+    /// number of a later frame.
     pub(crate) fn after(mut self, others: &Self) -> Self {
         self.next = self.next.max(others.next);
         self
     }
 
-    /// The tensors that a file keeps.
+    /// The numbers as tensors, for a file.
     ///
     /// # Errors
     /// When tensors cannot be made.
@@ -103,11 +106,11 @@ impl Generations {
         Ok(dict)
     }
 
-    /// The numbers of `capacity` rows that a file keeps.
+    /// Reads the numbers of `capacity` rows from the tensors of a file.
     ///
     /// # Errors
-    /// [`ReplayError::State`] when they are of another buffer or damaged, [`ReplayError::Tensor`]
-    /// when an entry is missing or of another kind.
+    /// [`ReplayError::State`] when the tensors are another buffer's or damaged,
+    /// [`ReplayError::Tensor`] when an entry is missing or of another kind.
     pub(crate) fn parse(dict: &TensorDict, capacity: usize) -> Result<Self, ReplayError> {
         let next = dict.get("next")?.item::<i64>()?;
         number("number of a frame", next, 0, i64::MAX / 2)?;
@@ -141,10 +144,13 @@ mod tests {
         let first = frames.of(&[0, 1]);
         frames.hand_out([0, 1], &first);
         frames.written(RowSpan::new(0, 1, 3));
-        assert_eq!(frames.still(&[0, 1, 2, -1, 9], None)[..3], [-1, 1, 2]);
+        assert_eq!(
+            frames.rows_still_held(&[0, 1, 2, -1, 9], None)[..3],
+            [-1, 1, 2]
+        );
         let second = frames.of(&[0]);
         frames.hand_out([0], &second);
-        assert_eq!(frames.still(&[0], None), [0]);
+        assert_eq!(frames.rows_still_held(&[0], None), [0]);
     }
 
     #[test]
@@ -154,10 +160,10 @@ mod tests {
         let first = frames.of(&[0, 1]);
         frames.written(RowSpan::new(0, 1, 2));
         assert_eq!(
-            frames.still(&[0, 1, 1], Some(&[first[0], first[1], first[0]])),
+            frames.rows_still_held(&[0, 1, 1], Some(&[first[0], first[1], first[0]])),
             [-1, 1, -1]
         );
-        assert_eq!(frames.still(&[0], Some(&frames.of(&[0]))), [0]);
+        assert_eq!(frames.rows_still_held(&[0], Some(&frames.of(&[0]))), [0]);
     }
 
     #[test]
@@ -167,6 +173,6 @@ mod tests {
         let ahead = frames.of(&[0]);
         frames.written(RowSpan::new(0, 1, 1));
         frames.hand_out([0], &ahead);
-        assert_eq!(frames.still(&[0], None), [-1]);
+        assert_eq!(frames.rows_still_held(&[0], None), [-1]);
     }
 }

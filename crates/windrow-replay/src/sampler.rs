@@ -57,8 +57,8 @@ pub trait Sampler: CloneSampler + Debug + Send {
         self.run_keys().is_some()
     }
 
-    /// Most rows of a draw for a batch of `batch_size` frames: more where others come with them,
-    /// such as goals in hindsight.
+    /// Most rows of a draw for a batch of `batch_size` frames. There may be more rows than frames
+    /// if frames bring others with them, such as goals in hindsight.
     fn most_rows(&self, batch_size: usize) -> usize {
         batch_size
     }
@@ -293,8 +293,8 @@ impl Draw {
 /// The slices that a batch consists of, end to end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slices {
-    /// Number of frames of each slice, without padding: at least 1. Those of all slices, with
-    /// padding, are the rows of the draw.
+    /// Number of frames of each slice, without padding: at least 1. With padding, the frames of all
+    /// slices are the rows of the draw.
     pub lens: Vec<usize>,
     /// Number of frames that each slice begins with that only warm up a recurrent state; empty
     /// where none do. None is longer than its slice.

@@ -26,7 +26,7 @@ pub(crate) struct SavedState {
     pub(crate) rng: SampleRng,
     pub(crate) writer: TensorDict,
     pub(crate) sampler: TensorDict,
-    /// Present where the sampler has priorities; old states do not have it.
+    /// Present if the sampler has priorities; old states lack it.
     pub(crate) generations: Option<Generations>,
 }
 

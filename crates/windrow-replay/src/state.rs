@@ -23,7 +23,7 @@ use crate::{
 pub(crate) struct BufferState {
     pub(crate) contents: Contents,
     pub(crate) sampler: Box<dyn Sampler>,
-    /// Present where the sampler has priorities.
+    /// Present if the sampler has priorities.
     pub(crate) generations: Option<Generations>,
     /// The entries of written frames that the sampler needs; another `Arc` with another sampler.
     pub(crate) keys: Arc<Keys>,
@@ -62,7 +62,7 @@ pub(crate) struct Restored {
 #[derive(Debug)]
 pub(crate) struct Drawn {
     pub(crate) draw: Draw,
-    /// The numbers of their frames, where the sampler has priorities.
+    /// The numbers of their frames, if the sampler has priorities.
     pub(crate) numbers: Option<Vec<i64>>,
 }
 
@@ -156,7 +156,7 @@ impl BufferState {
         }
     }
 
-    /// Gives all frames other numbers.
+    /// Gives all frames new numbers.
     pub(crate) fn renumber(&mut self) {
         if let Some(generations) = &mut self.generations {
             let spans = self.contents.rows.spans();
@@ -177,8 +177,8 @@ impl BufferState {
         Ok(())
     }
 
-    /// Sets the priorities of the frames that `rows` still hold: those of `numbers` or, without
-    /// these, those that were drawn last. Returns their number.
+    /// Sets the priorities of rows that still hold their frames: those of `numbers` or, without
+    /// these, the frames that were drawn last. Returns the number of priorities set.
     pub(crate) fn update_priority(
         &mut self,
         rows: &[i64],
@@ -198,12 +198,12 @@ impl BufferState {
             let row = rows[at];
             return Err(PriorityError::Value { priority, row, at }.into());
         }
-        let rows = generations.still(rows, numbers);
+        let rows = generations.rows_still_held(rows, numbers);
         let frames = self.contents.frames();
         self.sampler.update_priority(&rows, priorities, &frames)
     }
 
-    /// A caller gets frames that were drawn ahead.
+    /// Notes that frames that were drawn ahead are passed to a caller.
     pub(crate) fn hand_out(&mut self, rows: &[i64], numbers: &[i64]) {
         if let Some(generations) = &mut self.generations {
             let row = |&row: &i64| usize::try_from(row).unwrap_or(usize::MAX);
@@ -303,8 +303,8 @@ impl BufferState {
         (self.write_count, self.sampled) = (restored.write_count, restored.sampled);
     }
 
-    /// Chooses rows for a batch. Frames that are drawn
-    /// `ahead` do not count as drawn until they are [handed out](Self::hand_out).
+    /// Chooses rows for a batch. Frames that are drawn `ahead` do not count as drawn until they are
+    /// [handed out](Self::hand_out).
     pub(crate) fn draw(&mut self, batch_size: usize, ahead: bool) -> Result<Drawn, NoDraw> {
         if let Some(limiter) = &self.limiter
             && let Some(wait) = limiter.blocks_sample(batch_size, self.contents.rows.len())

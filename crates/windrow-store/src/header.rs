@@ -20,7 +20,7 @@ const SEQUENCE: usize = 3;
 /// stays.
 const NOTES: usize = 4;
 
-/// A random number, by which other files say that they belong to this one; 0 in old files.
+/// The place of a random number, which files that belong to this one repeat; 0 in old files.
 #[cfg(not(loom))]
 const IDENTITY: usize = 12;
 
@@ -237,7 +237,7 @@ impl Header {
         self.word(MAGIC).store(OF_WINDROW, Ordering::Release);
     }
 
-    /// The number that no other file has.
+    /// The random number of the file, which no other file has.
     #[cfg(not(loom))]
     pub(crate) fn identity(&self) -> u64 {
         self.load(IDENTITY)

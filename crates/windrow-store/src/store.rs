@@ -299,8 +299,8 @@ impl Store {
         self.layout.bytes
     }
 
-    /// The number of a store in a file that no other file has, also when it is opened again: what
-    /// belongs to the store can name it. 0 in files that were made before there was one.
+    /// A random number that the file of the store keeps, and that no other file has. Files that
+    /// belong to the store can repeat it. 0 for files of versions without identities.
     #[cfg(not(loom))]
     #[must_use]
     pub fn identity(&self) -> u64 {

@@ -28,7 +28,7 @@ pub struct Interrupt {
     check: Option<Arc<Check>>,
     /// Whether it ends every wait after one attempt.
     at_once: bool,
-    /// Called with what a wait is for that has lasted for the time beside it.
+    /// The function that receives reports, and the time that a worker may be silent before.
     report: Option<(Duration, Arc<Report>)>,
 }
 
@@ -52,8 +52,8 @@ impl Interrupt {
         }
     }
 
-    /// Calls `report` with a line for each worker that has kept a wait for as long as `after` and
-    /// has not moved meanwhile. An error of it ends the wait.
+    /// Calls `report` with a line for each worker that a call has waited for, and that has not
+    /// moved, for as long as `after`. An error of `report` ends the wait.
     #[must_use]
     pub fn reporting<E: Into<Box<dyn Error + Send + Sync>>>(
         self,
@@ -77,7 +77,7 @@ impl Interrupt {
         }
     }
 
-    /// Reports as this one does, and ends no wait.
+    /// An interrupt that reports as this one does, and ends no wait.
     #[must_use]
     pub fn only_reports(&self) -> Self {
         match &self.report {
@@ -85,7 +85,7 @@ impl Interrupt {
             Some((after, report)) => {
                 let report = Arc::clone(report);
                 Self::never().reporting(*after, move |line| {
-                    // Nobody is there to get its error.
+                    // The error could only end a wait.
                     let _ = report(line);
                     Ok::<(), Interrupted>(())
                 })
@@ -93,16 +93,17 @@ impl Interrupt {
         }
     }
 
-    /// How long a worker may be silent before it is reported; `None` where nobody wants to know.
+    /// How long a worker may be silent before it is reported; `None` without reports.
     #[must_use]
     pub fn reports_after(&self) -> Option<Duration> {
         self.report.as_ref().map(|(after, _)| *after)
     }
 
-    /// Reports that a wait lasts long, as `line` says.
+    /// Passes `line`, which says what a call waits for, to the function of
+    /// [`reporting`](Self::reporting).
     ///
     /// # Errors
-    /// That of the report.
+    /// The error of that function.
     pub fn report(&self, line: &str) -> Result<(), Interrupted> {
         match &self.report {
             None => Ok(()),
@@ -138,7 +139,7 @@ impl Interrupt {
         }
     }
 
-    /// Whether it ends no wait and reports none, which then needs no clock.
+    /// Whether it neither ends nor reports waits, so that these need no clock.
     #[must_use]
     pub fn is_never(&self) -> bool {
         self.check.is_none() && !self.at_once && self.report.is_none()

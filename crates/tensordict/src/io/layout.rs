@@ -30,8 +30,8 @@ const RESERVED: &str = "__metadata__";
 /// The version of a file without tensors of bytes, and of one with such.
 const VERSIONS: [u64; 2] = [1, 2];
 
-/// Most names of a dict's path. A dict is read, written and dropped by calls within calls, which
-/// take stack for each name.
+/// Most names in the path of a dict. Reading, writing and dropping a dict recurses, and takes stack
+/// for each name.
 const DEEPEST: usize = 100;
 
 /// Names of a path, outermost first; empty for the outermost dict.
@@ -52,7 +52,7 @@ impl Layout {
     /// The layout of `dict`, with names for its tensors that are unique in a file.
     ///
     /// # Errors
-    /// [`TensorError::Corrupt`] for dicts that lie too deep in each other.
+    /// [`TensorError::Corrupt`] for dicts that are nested too deep.
     pub(super) fn of(dict: &TensorDict) -> Result<Layout> {
         let mut layout = Layout {
             dicts: Vec::new(),
@@ -173,7 +173,7 @@ impl Layout {
     }
 }
 
-/// Refuses the path of a dict that lies too deep.
+/// Refuses the path of a dict that is nested too deep.
 fn check_depth(path: &[String]) -> Result<()> {
     match path.len() {
         0..=DEEPEST => Ok(()),

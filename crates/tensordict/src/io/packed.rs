@@ -64,8 +64,8 @@ impl TensorDict {
     /// Nothing is written yet.
     ///
     /// # Errors
-    /// [`TensorError::Corrupt`] where the block would be larger than the address space or dicts lie
-    /// too deep, [`TensorError::NoMemory`].
+    /// [`TensorError::Corrupt`] when the block would be larger than the address space or dicts are
+    /// nested too deep, [`TensorError::NoMemory`].
     pub fn packing(&self) -> Result<Packing<'_>> {
         let layout = Layout {
             tensors: BTreeMap::new(),

@@ -95,9 +95,10 @@ impl CollectorBuilder {
         self.placement(Placement::Processes)
     }
 
-    /// First byte of values of variable size that workers of a [launcher](Self::launcher) may not
-    /// send, nor errors in a form of the program's own; none by default. A program that reads some
-    /// values as more than data, such as objects of an interpreter, names theirs.
+    /// Refuses values of variable size that begin with the byte `first` from workers of a
+    /// [launcher](Self::launcher), and errors in the program's own form that begin with it. By
+    /// default, nothing is refused. This is for programs that read some values as more than data,
+    /// such as pickled objects, and mark these by their first byte.
     #[cfg(all(target_os = "linux", feature = "remote"))]
     #[must_use]
     pub fn refused_values(mut self, first: u8) -> Self {

@@ -65,7 +65,7 @@ pub struct Invitation {
     pub worker: usize,
     /// Where the collector waits, as `host:port`.
     pub address: String,
-    /// What both sides know.
+    /// The secret that both sides know.
     pub token: String,
     /// What the collector shows (PEM); `None` where the connection stays on this machine, and is
     /// not encrypted.

@@ -143,9 +143,9 @@ impl Batches {
         Ok(self.assemble(&slabs?)?)
     }
 
-    /// Sees to it that nobody joins the frames before and after `slabs`, which are not in the
-    /// stream: episodes go on under new ids, and trajectories that lack frames are dropped. Where
-    /// it is not known which frames are missing, episodes begin anew.
+    /// Keeps the frames before `slabs` apart from those after them, since the frames of `slabs` are
+    /// not in the stream: episodes go on under new ids, and trajectories that lack frames are
+    /// dropped. If it is unknown which frames are missing (`None`), episodes begin anew.
     fn leave_out(&mut self, slabs: Option<&[Filled]>) -> Result<(), TensorError> {
         let Some(slabs) = slabs else {
             self.core.restart(Restart::Unseeded);

@@ -134,10 +134,10 @@ impl<S: LastStage> Collector<S> {
     /// Collects one whole batch and returns it without post-processing. The batch is not written to
     /// a replay buffer, and does not count towards `total_frames` or in [`stats`](Self::stats).
     ///
-    /// Episodes go on before and after it. Those that go on after it have new ids, since the frames
-    /// in between are in no other batch: neither trajectories nor slices of a replay buffer have
-    /// holes. Where whole trajectories are delivered, the episodes that it cuts are left out, and
-    /// counted as [dropped](Stats::dropped_frames).
+    /// A rollout continues running episodes, which go on after it. They get new ids then, since no
+    /// other batch has the frames of the rollout: so neither trajectories nor slices of a replay
+    /// buffer have holes. A collector that delivers whole trajectories leaves out the episodes that
+    /// the rollout cuts, and counts their frames as [dropped](Stats::dropped_frames).
     ///
     /// # Errors
     /// Those of [the iterator](Self::next); [`NextError::RunsAhead`] where workers run ahead, since

@@ -178,14 +178,14 @@ impl Handle {
         self.core.shared.reports.take_losses()
     }
 
-    /// Reports workers in this process that have not moved for long, as `interrupt` says.
+    /// Reports workers in this process that have not moved for long, by `interrupt`.
     pub(crate) fn report_silent(&self, interrupt: &Interrupt) {
         let shared = &self.core.shared;
         let Some(after) = interrupt.reports_after() else {
             return;
         };
         for worker in shared.reports.silent(after) {
-            // The wait goes on whether or not somebody hears of it.
+            // An error of the report does not end the wait.
             let _ = interrupt.report(&silent(&shared.name(worker), after, ""));
         }
     }

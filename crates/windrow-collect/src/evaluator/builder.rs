@@ -63,7 +63,7 @@ pub struct EvaluatorBuilder {
     write_recordings: Option<WriteRecordings>,
     patience: Duration,
     lazy: bool,
-    /// Reports what keeps somebody waiting.
+    /// Reports environments that do not return while a call waits for them.
     reports: Interrupt,
 }
 
@@ -168,18 +168,20 @@ impl EvaluatorBuilder {
         self
     }
 
-    /// Reports environments that do not return for long, as `interrupt`
-    /// [says](Interrupt::reporting), while somebody waits for an evaluation. It ends no wait.
+    /// Reports environments that do not return for long while a call waits for an evaluation. The
+    /// time and the receiver are those of [`Interrupt::reporting`] on `interrupt`. A report ends no
+    /// wait.
     #[must_use]
     pub fn reporting_as(mut self, interrupt: &Interrupt) -> Self {
         self.reports = interrupt.only_reports();
         self
     }
 
-    /// Handles an environment that fails, and a process that ends or hangs: the evaluation fails,
-    /// by default, or with [`OnLoss::Restart`] environments and policy are made anew, and the
+    /// Handles an environment that fails, and a process that ends or hangs. By default, the
+    /// evaluation fails. With [`OnLoss::Restart`], environments and policy are made anew, and the
     /// evaluation plays other episodes in place of those that were lost; [`Evaluator::take_losses`]
-    /// has the errors. [`OnLoss::Continue`] is refused: there is one worker.
+    /// returns the errors. [`build`](Self::build) refuses [`OnLoss::Continue`], since an evaluator
+    /// has one worker.
     #[must_use]
     pub fn on_loss(mut self, on_loss: OnLoss) -> Self {
         self.config.on_loss = on_loss;

@@ -34,7 +34,7 @@ pub(super) struct Runner {
     collector: Option<Collector>,
     /// The weights given last, for a collector that is made anew.
     weights: Option<Snapshot>,
-    /// Reports what keeps the thread waiting.
+    /// Reports workers that keep the thread waiting.
     reports: Interrupt,
 }
 

@@ -12,7 +12,7 @@ const FLAT_IDS: &[&str] = &["traj_ids"];
 const FLAT_MASK: &[&str] = &["mask"];
 
 /// A copy of `batch`, `[…, time]`, with one row for each trajectory in it: `[pieces, longest]`,
-/// zeros after the end of each, where ids are -1, the second dimension named `"time"`.
+/// zeros after the end of each, where ids are -1. The second dimension is named `"time"`.
 ///
 /// A trajectory that continues in the next batch is cut: rows are pieces, in the order in which
 /// they come in `batch`, environment by environment. A piece ends where `("collector", "traj_ids")`

@@ -25,11 +25,11 @@ pub(super) type StopGuard = Sender<()>;
 pub(super) enum Finding {
     /// It moves, has nothing to do, or has time left.
     Fine,
-    /// It moves again, after it was asked for its stack.
+    /// It moves again, after a request for its stack.
     Recovered,
-    /// It has not moved for too long: to be asked for its stack, or killed.
+    /// It has not moved for too long: the caller requests its stack, or kills it.
     Hung,
-    /// It was asked for its stack, and its time for that is over: to be killed.
+    /// It has not sent its stack within the time for that: the caller kills it.
     Unanswering,
 }
 
@@ -53,7 +53,8 @@ impl Observation {
         }
     }
 
-    /// Looks at a worker, which may be `debugged`, and has `patience` for each call.
+    /// Looks at a worker, which may take `patience` for each call, or any time while it is
+    /// `debugged`.
     pub(super) fn look(
         &mut self,
         heartbeat: Option<Heartbeat>,
@@ -79,13 +80,13 @@ impl Observation {
         }
     }
 
-    /// The worker cannot show its stack, and is killed.
+    /// Notes that the worker, which cannot show its stack, was killed.
     pub(super) fn was_killed(&mut self) {
         *self = Self::new(None, Instant::now());
     }
 }
 
-/// The time between two looks: a worker is noticed at most a quarter late.
+/// The time between two looks: a hang is noticed late by at most a quarter of `patience`.
 pub(super) fn pause(patience: Duration) -> Duration {
     (patience / 4).clamp(Duration::from_millis(1), GRACE)
 }
@@ -96,7 +97,7 @@ impl WorkerProcess {
         ThreadState::read(self.pid, self.pid).is_traced()
     }
 
-    /// Its state, in words that follow "it".
+    /// The state of the process, in words that follow "it".
     pub(super) fn doing(self) -> String {
         match &*ThreadState::read(self.pid, self.thread).describe() {
             "" => format!("is process {}", self.pid),
@@ -104,8 +105,8 @@ impl WorkerProcess {
         }
     }
 
-    /// A process that has not moved for `patience`: what the system shows of it, and whether it can
-    /// be asked for its stack.
+    /// Describes a process that has not moved for `patience`. Also returns whether it can show its
+    /// stack.
     pub(super) fn hang(self, patience: Duration) -> (Hang, bool) {
         let thread = ThreadState::read(self.pid, self.thread);
         let seen = thread.describe();

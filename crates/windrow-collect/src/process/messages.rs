@@ -70,8 +70,8 @@ pub(super) enum FromWorker {
 
 #[cfg(feature = "remote")]
 impl FromWorker {
-    /// What in it begins with the byte `first`, of that which only the program itself can read: an
-    /// example of an observation, or what it sends of errors.
+    /// Names the part of the message that begins with the byte `first`, among the parts that only
+    /// the program itself can read: examples of observations, and errors in the program's own form.
     pub(super) fn value_of(&self, first: u8) -> Option<&'static str> {
         let begins = |bytes: &[u8]| bytes.first() == Some(&first);
         let sent = match self {

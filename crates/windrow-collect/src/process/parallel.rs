@@ -138,7 +138,7 @@ impl Parallel {
         self
     }
 
-    /// The time after which a member whose step or reset has not returned is taken for frozen and
+    /// The time that a step or reset may take. A member that takes longer counts as frozen and is
     /// killed, as by [`CollectorBuilder::step_timeout`](crate::CollectorBuilder::step_timeout).
     #[must_use]
     pub fn step_timeout(mut self, timeout: Duration) -> Self {
@@ -146,17 +146,17 @@ impl Parallel {
         self
     }
 
-    /// Counts members from `first` on where a report of one that is [silent](Interrupt::reporting)
-    /// names it.
+    /// The number of the first member in [reports](Interrupt::reporting), for members that are a
+    /// part of more; 0 by default.
     #[must_use]
     pub fn counted_from(mut self, first: usize) -> Self {
         self.spec.first = first;
         self
     }
 
-    /// Goes on without members whose processes have ended, where a step would be an error
-    /// otherwise: their rows are zeros, truncated, and [`ParallelHandle::take_losses`] has the
-    /// errors. Before the next step, [`ParallelHandle::replace`] starts another process for each.
+    /// Goes on without members whose processes have ended, which by default make a step an error.
+    /// Their rows are zeros, truncated, and [`ParallelHandle::take_losses`] returns the errors. The
+    /// caller replaces each by [`ParallelHandle::replace`] before the next step.
     #[must_use]
     pub fn outlives(mut self) -> Self {
         self.spec.outlives = true;
@@ -373,8 +373,8 @@ impl ParallelHandle {
         self.with(|members| Ok(members.pids()))
     }
 
-    /// The members whose processes have ended since the last call, each with its error: of
-    /// environments that [outlive](Parallel::outlives) them.
+    /// The members whose processes have ended since the last call, each with its error; for
+    /// environments that [outlive](Parallel::outlives) their members.
     ///
     /// # Errors
     /// [`MemberError::Closed`], and the error of an [interrupt](Parallel::interrupt).
@@ -382,8 +382,8 @@ impl ParallelHandle {
         self.with(|members| Ok(members.take_losses()))
     }
 
-    /// Starts another process in place of that of `member`, which has ended, and waits until it has
-    /// made its environments, which begin with a reset.
+    /// Starts another process in place of that of `member`, which has ended, and waits until the
+    /// new process has made its environments. These begin with a reset.
     ///
     /// # Errors
     /// As [`Parallel::start`]; [`MemberError::Closed`].

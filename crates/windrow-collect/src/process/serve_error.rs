@@ -30,9 +30,7 @@ pub(super) enum ServeError {
         source: FrameError,
     },
     #[cfg(feature = "remote")]
-    #[error(
-        "the other side of the connection is none to talk with: are both programs of the same build?"
-    )]
+    #[error("the greeting of collector and worker failed: are both programs of the same build?")]
     Greeting(#[from] GreetingError),
     #[cfg(feature = "remote")]
     #[error("the worker has sent {what} of a kind that this collector does not read")]

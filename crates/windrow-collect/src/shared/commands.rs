@@ -35,8 +35,8 @@ pub(crate) enum Restart {
     Seeded { seed: u64, same: bool },
     /// From the seed, the environment and its frame, so that no episode is repeated.
     Resumed,
-    /// Episodes go on under new ids: frames in between were taken out of the stream, and nobody
-    /// shall join what comes to what came.
+    /// Episodes go on under new ids, since frames in between are missing from the stream: the
+    /// frames before and after must not be joined.
     Renamed,
 }
 

@@ -1,6 +1,6 @@
-//! Signs of life: what tells a worker that moves from one that is in a call that does not return.
+//! Signs of life, which distinguish a worker that moves from one in a call that does not return.
 
-// Nothing follows from them but what is said of a worker, and when: models need not see them.
+// Only reports and kills depend on them, so models of concurrency need not see these atomics.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,12 +16,13 @@ pub(crate) struct Heartbeat {
     pub(crate) beat: u32,
 }
 
-/// The heartbeat of a worker in this process. Even while it has nothing to do.
+/// The heartbeat of a worker in this process. The number is even while the worker has nothing to
+/// do.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pulse(Arc<AtomicU64>);
 
 impl Pulse {
-    /// The worker fills a part: its probe.
+    /// Notes that the worker begins to fill a part. Returns its probe.
     pub(crate) fn begin(&self) -> PulseProbe {
         let beat = (self.0.load(Ordering::Relaxed) + 2) | 1;
         self.0.store(beat, Ordering::Relaxed);
@@ -31,7 +32,7 @@ impl Pulse {
         }
     }
 
-    /// The worker has handed the part over, or given it back.
+    /// Notes that the worker has handed the part over, or returned it.
     pub(crate) fn end(&self) {
         let beat = self.0.load(Ordering::Relaxed);
         self.0.store((beat + 1) & !1, Ordering::Relaxed);
@@ -43,7 +44,7 @@ impl Pulse {
     }
 }
 
-/// Notes each phase of a rollout. Only the worker's own thread does.
+/// Counts each phase of a rollout as a heartbeat. Only the worker's own thread uses it.
 #[derive(Debug)]
 pub(crate) struct PulseProbe {
     pulse: Arc<AtomicU64>,
@@ -58,15 +59,16 @@ impl Probe for PulseProbe {
     }
 }
 
-/// Workers that do not move while somebody waits for them.
+/// Finds workers that do not move while a call waits for them.
 #[derive(Debug, Default)]
 pub(crate) struct Silence {
-    /// Of each, the heartbeat that was seen last, since when, and whether that was reported.
+    /// By worker: the heartbeat at the last look, since when it is the same, and whether the worker
+    /// was reported.
     seen: Vec<(Option<Heartbeat>, Instant, bool)>,
 }
 
 impl Silence {
-    /// The numbers of those that have not moved for `after`, each once until it moves again.
+    /// The workers that have not moved for `after`. Each is returned once, until it moves again.
     pub(crate) fn look(
         &mut self,
         heartbeats: impl IntoIterator<Item = Option<Heartbeat>>,
@@ -90,8 +92,8 @@ impl Silence {
     }
 }
 
-/// The report of a worker, which it names, that has not moved for `after` and does what `doing`
-/// says, in words that follow "it".
+/// The report that worker `name` has not moved for `after`. `doing` is its state, in words that
+/// follow "it"; empty if it is unknown.
 pub(crate) fn silent(name: &str, after: Duration, doing: &str) -> String {
     let seconds = after.as_secs_f64();
     let doing = match doing {
@@ -103,7 +105,7 @@ pub(crate) fn silent(name: &str, after: Duration, doing: &str) -> String {
     )
 }
 
-/// Environments from number `first` on, in words.
+/// The `count` environments from number `first` on, in words.
 pub(crate) fn environments(first: usize, count: usize) -> String {
     match count {
         1 => format!("environment {first}"),

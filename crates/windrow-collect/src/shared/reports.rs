@@ -32,7 +32,7 @@ pub(crate) struct Reports {
     failures: Mutex<Vec<WorkerError>>,
     /// Errors of workers that were lost without ending the collector, oldest first.
     losses: Mutex<Vec<WorkerError>>,
-    /// Workers in this process that do not move.
+    /// Finds workers in this process that do not move.
     silence: Mutex<Silence>,
     /// The smallest trajectory id that no frame carries yet.
     next_traj_id: AtomicI64,
@@ -53,7 +53,7 @@ struct WorkerCounters {
     /// Of the process in which it runs; 0 where it runs in this one.
     pid: AtomicU64,
     gone: AtomicBool,
-    /// Where it runs in this process.
+    /// Its signs of life, if it runs in this process.
     pulse: Pulse,
 }
 
@@ -80,7 +80,7 @@ impl Reports {
         lock(&self.silence).look(self.heartbeats(), after)
     }
 
-    /// Where workers in this process are; `None` for those that have nothing to do.
+    /// The heartbeats of workers in this process; `None` for a worker that has nothing to do.
     pub(crate) fn heartbeats(&self) -> Vec<Option<Heartbeat>> {
         let pulses = self.counters.iter();
         pulses.map(|counters| counters.pulse.heartbeat()).collect()

@@ -182,7 +182,7 @@ impl CopiedFrames {
     }
 }
 
-/// `int64` of shape `shape`, one for each frame: the id of each of `spans` in its places, and
+/// The ids of all frames, `int64` of shape `shape`: the id of each of `spans` in its places, and
 /// [`PADDING_ID`] elsewhere.
 fn ids(block: &mut Scratch, shape: &[usize], spans: &[Span]) -> Result<Tensor, TensorError> {
     block.written(shape, |out| {

@@ -135,8 +135,8 @@ impl Cursor {
         self.primed = true;
     }
 
-    /// Begins all episodes anew at the next part, or gives them new ids at once. A seed that was
-    /// ordered before is kept.
+    /// Begins all episodes anew at the next part, or gives them new ids at once. Keeps a seed from
+    /// an earlier command.
     pub(crate) fn restart(&mut self, how: Restart) {
         if how == Restart::Renamed {
             return self.rename();
@@ -179,7 +179,7 @@ impl Cursor {
         self.restart = Some(Restart::Resumed);
     }
 
-    /// Gives the episodes that go on new ids, which no frame carries yet.
+    /// Gives new ids, which no frame carries yet, to the episodes that go on.
     fn rename(&mut self) {
         self.ids.base += self.ids.total_envs as i64;
         let numbers = self.envs.ids().iter().zip(&self.episode);

@@ -17,7 +17,7 @@ const MAX_SPEEDS: [f64; 2] = [4.0 * PI, 9.0 * PI];
 /// Torque on the second joint, in N·m.
 const TORQUES: [f64; 3] = [-1.0, 0.0, 1.0];
 
-/// The greatest [`Joints`] of a step, in size.
+/// The greatest absolute values of [`Joints`] that a step reaches.
 const REACH: [f64; 4] = [PI, PI, MAX_SPEEDS[0], MAX_SPEEDS[1]];
 
 /// Two links hanging from one another: swing the free end above the height of one link.

@@ -66,7 +66,7 @@ impl Hand {
         self.has_ace |= card == 1;
     }
 
-    /// Whether cards of the deck make such a hand.
+    /// Whether a hand of cards from the deck can have these values.
     fn is_dealt(self) -> bool {
         let sums = u64::from(self.cards)..=10 * u64::from(self.cards);
         (1..=10).contains(&self.first) && self.cards >= 2 && sums.contains(&self.sum.into())

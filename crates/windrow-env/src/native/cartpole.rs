@@ -25,7 +25,7 @@ const MAX_ANGLE: f64 = 12.0 * 2.0 * PI / 360.0;
 /// Metres from the centre beyond which the cart has left the track.
 const MAX_POSITION: f64 = 2.4;
 
-/// The greatest numbers of a state, in size: any, as velocities have no bound.
+/// The greatest absolute values of a state: any finite ones, since velocities have no bound.
 const REACH: [f64; 4] = [f64::MAX; 4];
 
 /// A pole on a cart: push the cart left or right so that the pole stays up.

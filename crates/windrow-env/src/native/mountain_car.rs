@@ -16,7 +16,7 @@ const GOAL: f64 = 0.5;
 /// Change of velocity by pushing left, not at all, and right.
 const PUSHES: [f64; 3] = [-0.001, 0.0, 0.001];
 
-/// The greatest position and velocity, in size.
+/// The greatest absolute values of position and velocity.
 const REACH: [f64; 2] = [-MIN_POSITION, MAX_SPEED];
 
 /// A car in a valley, too weak to drive straight up: it has to swing.

@@ -14,7 +14,7 @@ const MAX_ACTION: f32 = 1.0;
 /// Change of velocity by a full push.
 const POWER: f64 = 0.0015;
 
-/// The greatest position and velocity, in size: those of `float32`, which are above the others.
+/// The greatest absolute values of position and velocity: rounded to `float32`, which is upwards.
 const REACH: [f64; 2] = [-MIN_POSITION as f32 as f64, MAX_SPEED as f32 as f64];
 
 /// [`MountainCar`](crate::MountainCar) with a throttle: the less fuel the better.

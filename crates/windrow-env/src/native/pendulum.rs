@@ -21,7 +21,7 @@ const PULL: f64 = 15.0;
 /// `3 / m l²` of a rod of one kilogram and one metre, in 1/(kg·m²).
 const INERTIA: f32 = 3.0;
 
-/// The greatest angle, which turns add up to, and velocity, in size.
+/// The greatest absolute values of the angle, to which turns add up, and of the velocity.
 const REACH: [f64; 2] = [f64::MAX, MAX_SPEED];
 
 /// A rod that hangs from one end: swing it up and keep it there.

@@ -68,8 +68,8 @@ fn no_such_choice(action: i64, choices: usize) -> EnvError {
     }
 }
 
-/// Saves or loads a state of motion, whose `numbers` are at most `reach` in size: one that no step
-/// of `id` leads to is an error, also where a number is none.
+/// Saves or loads a state of motion. The absolute values of its `numbers` are at most `reach`: a
+/// loaded state that no step of `id` reaches is an error, also if a number is NaN.
 pub(super) fn visit_motion<S: Copy + Serialize + DeserializeOwned, const N: usize>(
     visitor: &mut StateVisitor<'_>,
     (id, reach): (&str, [f64; N]),
@@ -84,7 +84,7 @@ pub(super) fn visit_motion<S: Copy + Serialize + DeserializeOwned, const N: usiz
         match each.all(|(number, most)| number.abs() <= most) {
             true => Ok(()),
             false => Err(EnvError::State {
-                expected: format!("numbers of {id} of at most {reach:?} in size"),
+                expected: format!("numbers of {id} with absolute values of at most {reach:?}"),
                 got: format!("{got:?}"),
             }),
         }

@@ -1,4 +1,4 @@
-//! What a spec describes, before it has memory.
+//! The outline of a spec, which needs no memory for bounds.
 
 use std::fmt;
 
@@ -9,9 +9,10 @@ use windrow_slab::LeafSpec;
 
 use super::Spec;
 
-/// The leaves of a [`Spec`], read from its serialized form without memory for its bounds. In this
-/// form a run of equal bounds is a pair of numbers, so a few bytes may describe any amount of them:
-/// whoever reads specs of strangers looks at their outline first.
+/// The leaves of a [`Spec`], read from its serialized form without allocating its bounds. In this
+/// form a run of equal bounds is a pair of numbers, so a few bytes can describe any number of
+/// bounds. A program that reads specs from a connection reads their outlines first, and refuses
+/// what is too large.
 ///
 /// ```
 /// use windrow_env::SpecOutline;
@@ -26,7 +27,8 @@ use super::Spec;
 pub struct SpecOutline(Spec);
 
 impl SpecOutline {
-    /// The leaves as [`Spec::leaf_specs`] has them. Their elements can be counted.
+    /// The leaves, as [`Spec::leaf_specs`] returns them. The number of elements of each fits into a
+    /// `usize`.
     #[must_use]
     pub fn leaves(&self, name: &str) -> Vec<LeafSpec> {
         self.0.leaf_specs(name)
@@ -110,12 +112,12 @@ impl Outlined {
     }
 }
 
-/// How many numbers a list of numbers and runs of them has.
+/// The number of bounds in a list of numbers and runs of equal numbers.
 struct Count(usize);
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        /// A number, or one and how often it comes.
+        /// A number, or a number and how often it comes.
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "a number, or a number and how often it comes")]
         enum Run {

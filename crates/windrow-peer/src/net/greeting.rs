@@ -1,6 +1,6 @@
-//! How both sides of a connection show that they know one secret. Neither sends it: each sends a
-//! number that it has drawn, and a code (HMAC-SHA256) of both numbers that only somebody with the
-//! secret can make. The server shows its code first.
+//! The greeting, in which both sides of a connection prove that they know one secret. Neither sends
+//! it. Each sends a random number, and a code (HMAC-SHA256) of both numbers that only somebody with
+//! the secret can compute. The server sends its code first.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -10,41 +10,42 @@ use ring::{digest, hmac, pbkdf2};
 
 use super::{Deadline, Frame, FrameError, Wire};
 
-/// From the client: its number.
+/// The kind of the client's first frame, with its random number.
 const CHALLENGE: u16 = 9;
-/// From the server: its number, and its code where it has a secret. Then from the client: its code,
-/// or nothing.
+/// The kind of the server's frame, with its random number and, if it has a secret, its code; and of
+/// the client's second frame, with its code or nothing.
 const PROOF: u16 = 10;
 
-/// Bytes of a number that is drawn.
+/// Bytes of a random number.
 const NUMBER: usize = 32;
 
-/// Most bytes of a frame from somebody who is still unknown.
+/// Most bytes of a frame from a client that has not proved who it is.
 const LONGEST: usize = 1 << 10;
 
 /// Most bytes of a server's frame, which may say why it ends the connection.
 const LONGEST_ANSWER: usize = 8 << 10;
 
-/// Says which side a code is of, so that none can be sent back to where it came from.
+/// The side that sends a code. It is a part of the code, so that nobody can send a side its own
+/// code back.
 #[derive(Clone, Copy)]
 enum Side {
     Server,
     Client,
 }
 
-/// What both sides of a connection know. It is never printed.
+/// A secret that both sides of a connection know. It is never printed.
 #[derive(Clone)]
 pub struct Secret(hmac::Key);
 
 impl Secret {
-    /// Of bytes that nobody can guess, such as 16 random ones.
+    /// A secret of bytes that nobody can guess, such as 16 random ones.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
 
-    /// Of a text that people may have chosen. It takes tens of milliseconds, as it does whoever
-    /// tries texts on a code that a server has shown.
+    /// A secret of a text that people may have chosen. This takes tens of milliseconds, to slow
+    /// down those who try guesses on a code that a server has sent.
     #[must_use]
     pub fn of_text(text: &str) -> Self {
         const TIMES: NonZeroU32 = NonZeroU32::new(100_000).expect("It is not 0.");
@@ -66,7 +67,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Why the sides of a connection do not go on after their greeting.
+/// The reason why a greeting failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GreetingError {
     /// The connection fails.
@@ -75,18 +76,18 @@ pub enum GreetingError {
     /// The sides speak different versions.
     #[error("expected version {expected} of the protocol, got version {got}")]
     Version {
-        /// That of this side.
+        /// The version of this side.
         expected: u32,
-        /// That of the other side.
+        /// The version of the other side.
         got: u32,
     },
-    /// The other side has not shown that it knows the secret.
-    #[error("expected a proof of the token, got none or one of another")]
+    /// The other side has not proved that it knows the secret.
+    #[error("expected a proof of the token, got none or the proof of another token")]
     Unproved,
     /// This side has no secret, and the other side has one.
-    #[error("the other side has a token, and asks for a proof of it: give the same")]
+    #[error("the other side has a token, and this side has none: give both the same token")]
     Asked,
-    /// Another frame came than the one that is due.
+    /// A frame that is no part of the greeting.
     #[error("expected a greeting, got a frame of kind {}", .0.kind)]
     Other(Frame),
 }
@@ -98,11 +99,11 @@ impl From<io::Error> for GreetingError {
 }
 
 impl Wire {
-    /// Greets as the server: lets the client prove that it knows `secret`, if there is one, and
-    /// proves that to the client before.
+    /// Greets as the server. If there is a `secret`, first proves to the client that this side
+    /// knows it, and then checks the client's proof.
     ///
     /// # Errors
-    /// [`GreetingError`]. A client of another version has been sent this side's.
+    /// [`GreetingError`]. A client of another version has received the version of this side.
     pub fn greet_client(
         &mut self,
         secret: Option<&Secret>,
@@ -136,10 +137,11 @@ impl Wire {
         }
     }
 
-    /// Greets as the client: proves that it knows `secret`, once the server has proved that.
+    /// Greets as the client. If there is a `secret`, first checks the server's proof, and then
+    /// proves that this side knows the secret.
     ///
     /// # Errors
-    /// [`GreetingError`]; nothing was shown then.
+    /// [`GreetingError`]. This side has not sent a proof then.
     pub fn greet_server(
         &mut self,
         secret: Option<&Secret>,
@@ -147,7 +149,7 @@ impl Wire {
     ) -> Result<(), GreetingError> {
         let own = draw()?;
         let sent = self.send(deadline, &frame(CHALLENGE, own.to_vec()));
-        // A server that refuses a client may have said so before the whole greeting was there.
+        // A server may refuse a client, and say so, before all of the greeting has arrived.
         let got = match (self.receive_version(deadline), sent) {
             (Err(_), Err(error)) => return Err(error.into()),
             (got, _) => got?,
@@ -177,7 +179,7 @@ impl Wire {
         GreetingError::Version { expected, got }
     }
 
-    /// What the code of `side` is of.
+    /// The text whose code `side` sends.
     fn text(&self, side: Side, client: &[u8; NUMBER], server: &[u8; NUMBER]) -> Vec<u8> {
         let name: &[u8] = match side {
             Side::Server => b"windrow server",
@@ -188,7 +190,7 @@ impl Wire {
 }
 
 impl Secret {
-    /// Compares `shown` with the code of `text`, in the same time wherever they differ.
+    /// Compares `shown` with the code of `text`, in constant time.
     fn check(&self, text: &[u8], shown: &[u8]) -> Result<(), GreetingError> {
         hmac::verify(&self.0, text, shown).map_err(|_| GreetingError::Unproved)
     }
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_differ_are_told_to_both_sides() {
+    fn both_sides_learn_that_their_versions_differ() {
         let [server, client] = greeted(Some("a"), Some("a"), [2, 3]).map(Result::unwrap_err);
         assert!(matches!(
             server,

@@ -1,23 +1,23 @@
-//! Connections that have not said who they are.
+//! Connections that have not proved who they are.
 
 use std::net::Shutdown;
 use std::sync::Arc;
 
 use super::Socket;
 
-/// Connections that have not said who they are, the oldest first. They have places of their own, so
-/// that silence takes none away from those who are known, and the oldest goes for one that comes,
-/// so that it keeps nobody out.
+/// Connections that have not proved who they are, the oldest first. They have places of their own,
+/// so that silent connections take none from known ones. When the places are full, a new connection
+/// displaces the oldest, so that silent connections do not keep others out.
 #[derive(Debug)]
 pub struct Strangers {
     most: usize,
     inside: Vec<Arc<Socket>>,
-    /// Those whose places were needed, until they leave.
+    /// Connections that were displaced and shut down, until they [leave](Self::leave).
     sent_away: Vec<Arc<Socket>>,
 }
 
 impl Strangers {
-    /// At most `most` at a time.
+    /// Places for at most `most` connections, and for at least one.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
@@ -27,8 +27,9 @@ impl Strangers {
         }
     }
 
-    /// Gives `socket` a place, for which the oldest may have to go: its socket is shut down.
-    /// `false` where as many as there are places were sent away, and have not left yet.
+    /// Gives `socket` a place. If all are taken, shuts the oldest socket down and gives its place
+    /// to `socket`. Returns `false`, and gives no place, while as many sockets as there are places
+    /// were shut down and have not left yet.
     pub fn enter(&mut self, socket: &Arc<Socket>) -> bool {
         if self.sent_away.len() >= self.most {
             return false;
@@ -42,7 +43,7 @@ impl Strangers {
         true
     }
 
-    /// Takes `socket` out; whether it still had its place.
+    /// Takes `socket` out. Returns whether it still had its place.
     pub fn leave(&mut self, socket: &Arc<Socket>) -> bool {
         let others = |other: &Arc<Socket>| !Arc::ptr_eq(other, socket);
         let before = self.inside.len();
@@ -51,13 +52,13 @@ impl Strangers {
         self.inside.len() < before
     }
 
-    /// Whether none is inside.
+    /// Whether no connection has a place.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.inside.is_empty()
     }
 
-    /// Sends all of them away.
+    /// Shuts all of them down.
     pub fn end(&mut self) {
         self.sent_away.append(&mut self.inside);
         for socket in &self.sent_away {

@@ -183,8 +183,8 @@ impl Graph {
         self.push(Op::Input(self.inputs.len() - 1), &[])
     }
 
-    /// One more parameter, all zero until it is loaded. One that memory cannot hold is an error of
-    /// [`check`](Self::check), and of all that evaluates the graph.
+    /// Adds a parameter, all zero until it is loaded. If memory cannot hold it,
+    /// [`check`](Self::check) returns an error, and so does each evaluation of the graph.
     pub fn parameter(&mut self, name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Value {
         let shape = shape.into();
         self.parameters.push(Parameter {
@@ -465,7 +465,7 @@ impl Graph {
 }
 
 impl Parameter {
-    /// How many numbers it has, as the value `number` of a graph.
+    /// Its number of elements, as the value `number` of a graph.
     fn width(&self, number: usize) -> Result<usize, PolicyError> {
         match elements(&self.shape) == Some(self.values.len()) {
             true => Ok(self.values.len()),
@@ -474,12 +474,12 @@ impl Parameter {
     }
 }
 
-/// Numbers of a parameter of this shape; `None` if they cannot be counted.
+/// The number of elements of a parameter of this shape; `None` if it overflows.
 fn elements(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1_usize, |a, &b| a.checked_mul(b))
 }
 
-/// A parameter's first numbers; `None` if there is no memory for them.
+/// The initial values of a parameter; `None` if there is no memory for them.
 fn zeros(shape: &[usize]) -> Option<Vec<f32>> {
     super::layer::filled(0.0, elements(shape)?)
 }

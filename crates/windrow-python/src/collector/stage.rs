@@ -10,9 +10,9 @@
 //! it for the user's next call.
 //!
 //! The stage must not keep the Python collector alive, which owns the engine and so the stage. It
-//! has a weak reference ([`Owner`]). After `start`, the replay buffer keeps the collector until the
-//! thread ends, so that both are freed together when nobody has either; the thread itself keeps it
-//! where the buffer is one that cannot.
+//! has a weak reference ([`Owner`]). After `start`, the replay buffer keeps the collector alive
+//! until the thread ends, so that both are freed together once the program refers to neither. If
+//! the buffer cannot keep the collector, the thread does.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,7 +102,7 @@ impl Sink for Attachment {
 pub(super) struct Owner {
     /// Weak: the collector owns the engine, which must not keep it alive.
     weak: Mutex<Option<Py<PyWeakref>>>,
-    /// The thread of `start`.
+    /// The state of the thread of `start`.
     running: Mutex<Running>,
     /// Whether Python looks at each batch and may change it, so that the engine cannot write it as
     /// it is. Known once there are environments.
@@ -112,8 +112,8 @@ pub(super) struct Owner {
 /// The state of the thread of `start`.
 #[derive(Debug, Default)]
 struct Running {
-    /// Strong: the collector lives until its thread ends, also without other references. `None`
-    /// where the buffer keeps it.
+    /// Strong: the collector lives until its thread ends, also without other references. `None` if
+    /// the buffer keeps it.
     collector: Option<Py<PyAny>>,
     /// Whether the collector was started.
     started: bool,
@@ -151,7 +151,7 @@ impl Owner {
     /// the interpreter's lock is held, and the lock on `running` is not.
     pub(super) fn release(&self, py: Python<'_>) {
         let kept = self.running().collector.take();
-        // One that was freed meanwhile is kept by nobody.
+        // A collector that was freed in the meantime needs no release.
         if let Ok(collector) = self.get(py)
             && let Err(raised) = gil::call_method(&collector, "_let_go", ())
         {
@@ -441,8 +441,8 @@ impl LastStage for PyStage {
     fn fail(&mut self, failure: NextError) -> Option<NextError> {
         // An interpreter that has ended takes no error any more.
         Python::try_attach(|py| {
-            // Nobody has a collector that was freed, or its buffer: it ends, and nobody hears of
-            // its last batch.
+            // The program refers neither to a collector that was freed nor to its buffer, so
+            // nothing is left that could raise its error.
             if self.owner.get(py).is_err() {
                 return;
             }

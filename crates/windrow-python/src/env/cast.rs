@@ -1,4 +1,4 @@
-//! Numbers in another element type, and what is lost of them.
+//! Casts of numbers to another element type, and reports of what they lose.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +9,15 @@ use tensordict::DType;
 
 use crate::gil;
 
-/// Whole numbers up to this one are exact as `f64`: those that `f32` rounds were meant as they are.
+/// Whole numbers up to this one are exact as `f64`. If `f32` rounds one of them, information is
+/// lost, so it is reported.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// An array in another element type.
 pub(super) enum Cast<'py> {
-    /// Its numbers are those of the original, up to digits behind the point.
+    /// The numbers are those of the original, except for digits after the decimal point.
     Kept(Bound<'py, PyAny>),
-    /// Some whole number was rounded: the first, and what became of it.
+    /// Some whole number was rounded: the array, the first such number, and its rounded value.
     Rounded(Bound<'py, PyAny>, [Bound<'py, PyAny>; 2]),
     /// The type cannot hold this element.
     Lost(Bound<'py, PyAny>),
@@ -70,8 +71,8 @@ pub(super) fn cast<'py>(
 pub(super) struct Losses(AtomicBool);
 
 impl Losses {
-    /// `reward` as a column has it. One that becomes infinite, or another whole number, is reported
-    /// as the first of `name`.
+    /// `reward` in the element type of its column. Reports the first reward of `name` that becomes
+    /// infinite, or another whole number.
     ///
     /// # Errors
     /// The warning, where the program's filters make it an exception.
@@ -94,7 +95,7 @@ impl Losses {
         Ok(kept)
     }
 
-    /// Says once that `given` has become `kept`.
+    /// Warns that `given` became `kept`, the first time that this is called.
     ///
     /// # Errors
     /// As [`narrowed`](Self::narrowed).

@@ -35,7 +35,7 @@ pub(super) struct GymEnvs {
     reader: Reader,
     /// From a row to an action.
     writer: Writer,
-    /// Of rewards.
+    /// Reports rewards that their column cannot hold.
     losses: Losses,
 }
 

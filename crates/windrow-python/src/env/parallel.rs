@@ -111,7 +111,7 @@ pub(super) fn of_member(
 ) -> Option<PyErr> {
     let fault = causes(error).find_map(|error| error.downcast_ref::<MemberError>())?;
     match (raised, fault) {
-        // Members that are several environments say which of them it was.
+        // The error of a member with several environments already names the environment.
         (Some(raised), _) if names_env(py, raised) => Some(raised.clone_ref(py)),
         (Some(raised), _) => {
             let env = error.env;
@@ -174,7 +174,7 @@ impl ParallelMembers {
     fn take_losses(&self, py: Python<'_>) -> PyResult<Vec<(usize, String)>> {
         let losses = self.with(py, |handle| handle.take_losses())?;
         let reason = |error| match error {
-            // Others take their places, where the error says that nothing does.
+            // Without the advice of the error to make new environments: others replace these.
             MemberError::Died { status, words } => format!("its process {status}{words}"),
             other => error_chain(&other),
         };

@@ -166,7 +166,7 @@ fn narrow<'py>(
     dtype: &Bound<'py, PyAny>,
 ) -> Result<Bound<'py, PyAny>, EnvError> {
     match cast(array, dtype).map_err(EnvError::failed)? {
-        // A policy's numbers are as good as they are near.
+        // Rounding does not matter for numbers that a policy has computed.
         Cast::Kept(array) | Cast::Rounded(array, _) => Ok(array),
         Cast::Lost(lost) => Err(EnvError::Action {
             expected: format!("numbers that {dtype} can hold"),

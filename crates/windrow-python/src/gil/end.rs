@@ -1,21 +1,19 @@
-//! The end of the interpreter, as its threads meet it.
+//! Keeps the end of the interpreter from aborting the process.
 //!
-//! Before Python 3.14, an interpreter that has ended ends each other thread when that asks for the
+//! Before Python 3.14, an interpreter that has ended also ends every other thread that acquires the
 //! lock again, by unwinding the thread's stack (glibc's `pthread_exit`). Unwinding through frames
-//! of Rust aborts the process, which is about to end by itself: a daemon thread that samples from a
-//! buffer would make a program fail that has done its work. So such a thread sleeps here instead,
-//! until the process ends.
+//! of Rust aborts the process. So a daemon thread that samples from a buffer would make a program
+//! fail that has already done its work. Such a thread sleeps here instead, until the process ends.
 //!
-//! A thread asks for the lock in two ways: where windrow has given it up, and within any code of
-//! Python's. Each function of the interpreter that this library calls and that may run such code is
+//! A thread acquires the lock in two places: where windrow has released it, and within any Python
+//! code. Each function of the interpreter that this library calls and that may run Python code is
 //! in the table below. The linker (`--wrap`, see `build.rs`) turns all calls of `PyObject_Call` in
 //! this library, those in PyO3 included, into calls of `__wrap_PyObject_Call`, which the table
-//! defines; `__real_PyObject_Call` is the interpreter's. No other library notices.
+//! defines; `__real_PyObject_Call` is the function of the interpreter. No other library is changed.
 //!
-//! Code of others may be what asks for the lock: torch gives it up while it frees a tensor, and a
-//! C++ destructor that is unwound ends the process. So a thread of Python that comes back from
-//! windrow after the program has ended its collectors ([`announce`]) rests there, just before the
-//! interpreter ends.
+//! Other libraries acquire the lock too: torch releases it while it frees a tensor, and unwinding a
+//! C++ destructor ends the process. So once the program has ended its collectors ([`announce`]), a
+//! thread of Python that returns from windrow rests there, just before the interpreter ends.
 //!
 //! Elsewhere than on Linux with glibc, ending a thread unwinds nothing.
 #![allow(
@@ -43,25 +41,25 @@ impl Drop for Sleeper {
     }
 }
 
-/// How long a thread rests: what is left of the program may wait for it, as another `atexit`
-/// function that joins it does.
+/// How long a thread rests. The rest is not endless, because the end of the program may still wait
+/// for the thread, for instance in another `atexit` function that joins it.
 const REST: Duration = Duration::from_secs(5);
-/// How long the end of the program waits for threads to come to rest.
+/// How long [`announce`] waits for threads to rest.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Whether the interpreter is about to end.
 static ENDING: AtomicBool = AtomicBool::new(false);
-/// Threads of Python that have used windrow, live and do not rest.
+/// The number of living threads of Python that have used windrow and do not rest.
 static AWAKE: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static GUEST: Guest = Guest::new();
 }
 
-/// A thread of Python that has given the lock up within windrow.
+/// A thread of Python that has released the lock within windrow.
 struct Guest {
-    /// Whether it rests once the interpreter is about to end: neither a thread of the engine, which
-    /// ends with its collector, nor the one that ends the interpreter.
+    /// Whether the thread rests once the interpreter is about to end. A thread of the engine does
+    /// not, since it ends with its collector, nor does the thread that ends the interpreter.
     rests: Cell<bool>,
 }
 
@@ -81,9 +79,8 @@ impl Drop for Guest {
     }
 }
 
-/// Announces the end of the interpreter, in the thread that ends it, and waits for a moment for
-/// other threads of Python that use windrow to come to rest. The caller does not have the
-/// interpreter's lock.
+/// Announces the end of the interpreter, in the thread that ends it, and waits briefly until other
+/// threads of Python that use windrow rest. The caller does not hold the interpreter's lock.
 pub(super) fn announce() {
     GUEST.with(|guest| {
         let rested = guest.rests.replace(false);
@@ -114,7 +111,7 @@ macro_rules! asleep_at_the_end {
     ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)? $(, after $first:ident)?;)*) => {$(
         #[unsafe(export_name = concat!("__wrap_", stringify!($name)))]
         unsafe extern "C" fn $name($($arg: $type),*) $(-> $out)? {
-            // By another name than PyO3's, which says of these functions that they do not unwind.
+            // Not PyO3's declaration, which says that these functions do not unwind.
             unsafe extern "C-unwind" {
                 #[link_name = concat!("__real_", stringify!($name))]
                 fn real($($arg: $type),*) $(-> $out)?;
@@ -122,8 +119,8 @@ macro_rules! asleep_at_the_end {
             $($first();)?
             // The only local value with a destructor: nothing else runs without an interpreter.
             let sleeper = Sleeper;
-            // SAFETY: the caller keeps the promises of the function, which gets the arguments as
-            // they are.
+            // SAFETY: the arguments are passed on unchanged, and the caller keeps the contract of
+            // the function.
             let returned = unsafe { real($($arg),*) };
             // The call has returned, so this thread goes on as usual.
             mem::forget(sleeper);
@@ -144,7 +141,7 @@ asleep_at_the_end! {
         arguments: *mut PyObject,
         kwargs: *mut PyObject,
     ) -> *mut PyObject;
-    // PyO3 calls methods without arguments by it: a null pointer ends the list of arguments.
+    // PyO3 uses it only for methods without arguments. A null pointer ends the list of arguments.
     fn PyObject_CallMethodObjArgs(
         object: *mut PyObject,
         name: *mut PyObject,

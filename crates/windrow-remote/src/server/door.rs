@@ -41,7 +41,7 @@ fn begin(shared: &Arc<Shared>, socket: Socket) {
     let thread = std::thread::Builder::new().name("windrow-client".to_owned());
     // Without a thread the connection is dropped, and the client tries again.
     let _ = thread.spawn(move || {
-        // It ends this connection, and no other.
+        // A panic ends only this connection.
         if catch_panic(|| connection::serve(&guard.0, &guard.1)).is_err() {
             count(&guard.0.counters.panicked);
         }
@@ -58,7 +58,7 @@ impl Drop for Guard {
     }
 }
 
-/// Who is in and before it, each with a thread.
+/// The connections of a server, each with a thread: clients, and strangers before the door.
 pub(super) struct Door {
     strangers: Strangers,
     clients: Vec<Arc<Socket>>,
@@ -79,8 +79,8 @@ impl Door {
         }
     }
 
-    /// Whether there is a place for a new connection; none while those that were sent away still
-    /// have their threads.
+    /// Gives a new connection a place before the door. Returns `false` if there is none, because
+    /// too many connections that were displaced still have their threads.
     pub(super) fn knock(&mut self, socket: &Arc<Socket>) -> bool {
         self.strangers.enter(socket)
     }
@@ -88,7 +88,8 @@ impl Door {
     /// Lets `socket` in. Clients that have gone do not count, even while a policy acts for them.
     ///
     /// # Errors
-    /// When all places are taken, or its own was needed by others.
+    /// When there are as many clients as places, or another connection has taken the place before
+    /// the door.
     pub(super) fn admit(&mut self, socket: &Arc<Socket>) -> Result<(), Parting> {
         let connections = self.connections;
         let is_full = self.clients.len() >= connections;
@@ -112,12 +113,12 @@ impl Door {
         self.clients.retain(|other| !Arc::ptr_eq(other, socket));
     }
 
-    /// Whether no client is in. Strangers are not waited for.
+    /// Whether no client is in. Strangers do not count, since a server waits for none.
     pub(super) fn is_empty(&self) -> bool {
         self.clients.is_empty()
     }
 
-    /// Sends strangers away, and ends reading, writing or both for all clients: no thread waits
+    /// Closes strangers, and ends reading, writing or both for all clients, so that no thread waits
     /// there any more.
     pub(super) fn shut(&mut self, how: Shutdown) {
         self.strangers.end();

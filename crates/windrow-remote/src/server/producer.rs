@@ -213,7 +213,7 @@ impl Producer {
             }
             Ok(Done::Again(reply)) => (None, Ok(reply)),
             Err(panic) => {
-                // What it left half done is not used again.
+                // The seat may be half changed, and is not used again.
                 seat = None;
                 let reason = "the server panicked while it did this request";
                 let answer = Kind::Failed.frame(seq, [0; 3], reason.into());
@@ -227,7 +227,7 @@ impl Producer {
         self.free.notify_all();
         match reply {
             Ok(reply) => Ok((reply, false)),
-            // It ends the connection; on another one, the client is told.
+            // The panic ends the connection. On its next one, the client gets the answer above.
             Err(panic) => resume_unwind(panic),
         }
     }

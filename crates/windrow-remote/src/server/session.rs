@@ -71,7 +71,8 @@ impl Session {
         self.limit
     }
 
-    /// Lets a client in that knows the token, once; the answer to its greeting.
+    /// Lets in a client that has proved that it knows the token. Called once; returns the answer to
+    /// the client's `hello`.
     pub(super) fn greet(&mut self, hello: &Frame) -> Result<Frame, Parting> {
         let limit = hello.body.first_chunk().copied();
         let Some(limit) = limit.filter(|_| Kind::of(hello) == Some(Kind::Hello)) else {

@@ -4,9 +4,9 @@ use tensordict::{DType, NestedKey, Tensor, TensorDict, TensorError};
 
 use crate::sampler::Slices;
 
-/// Whether a frame of a padded slice is no padding.
+/// The entry that is true at frames of a padded slice, and false at its padding.
 pub(super) const MASK: (&str, &str) = ("collector", "mask");
-/// Whether a frame only warms up a recurrent state.
+/// The entry that is true at frames that only warm up a recurrent state.
 pub(super) const BURN_IN: (&str, &str) = ("collector", "burn_in");
 
 /// The flags of a `batch` that consists of `slices`, under their keys.

@@ -16,10 +16,10 @@ impl ReplayBuffer {
     /// A batch of `batch_size` frames, by default that of the builder: flat, in fresh memory.
     ///
     /// `"index"` holds the row of every frame, as `int64`. A prioritized sampler adds
-    /// `"priority_weight"`, `float32`, and `"index_generation"`, `int64`: numbers that say which of
-    /// the frames of their rows these are. Slices have `("next", "truncated")` and
-    /// `("next", "done")` set with their last frame, `"is_init"`, where it is recorded, with their
-    /// first, and where they are padded `("collector", "mask")`. Slices with a burn-in have
+    /// `"priority_weight"`, `float32`, and `"index_generation"`, `int64`, which distinguishes a
+    /// frame from others that its row holds before or after. Slices have `("next", "truncated")`
+    /// and `("next", "done")` set at their last frame, and `"is_init"`, where it is recorded, at
+    /// their first. Padded slices have `("collector", "mask")`, and slices with a burn-in
     /// `("collector", "burn_in")`.
     ///
     /// Waits while collectors are attached that may bring what is missing, up to the builder's
@@ -48,8 +48,8 @@ impl ReplayBuffer {
         Ok(batch)
     }
 
-    /// As [`sample_within`](Self::sample_within), but frames as they were written, with the mask
-    /// and the burn-in of slices, and apart from them, under the same keys, all entries that
+    /// As [`sample_within`](Self::sample_within), but in two parts: the frames as they were
+    /// written, with the mask and the burn-in of slices; and, under the same keys, all entries that
     /// [`sample`](Self::sample) adds or changes.
     ///
     /// # Errors
@@ -76,8 +76,8 @@ impl ReplayBuffer {
         self.sample_parts(batch_size.into(), Duration::ZERO, true)
     }
 
-    /// A caller gets frames that were drawn ahead: `"index"` and `"index_generation"` of the
-    /// sample.
+    /// Notes that a sample that was drawn ahead is passed to a caller: `rows` is its `"index"`, and
+    /// `generations` its `"index_generation"`.
     #[doc(hidden)]
     pub fn hand_out(&self, rows: &[i64], generations: &[i64]) {
         self.shared.lock().hand_out(rows, generations);
@@ -103,7 +103,7 @@ impl ReplayBuffer {
         let mut batch = reader.gather(&drawn.draw.rows)?;
         drop(reader);
         let info = info(&batch, drawn)?;
-        // Without these, nobody could tell padding and burn-in from frames to learn from.
+        // A learner needs both to tell padding and burn-in from frames to learn from.
         for key in [MASK, BURN_IN]
             .into_iter()
             .filter(|&key| info.contains_key(key))

@@ -36,11 +36,11 @@ pub(super) struct RunFile {
     held: Mutex<Held>,
 }
 
-/// The store that runs are of.
+/// The store whose runs a file holds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RunOwner {
     capacity: usize,
-    /// As of [`Store::identity`].
+    /// Its [`Store::identity`].
     identity: u64,
 }
 
@@ -140,8 +140,8 @@ impl RunFile {
     /// nothing was kept.
     ///
     /// # Errors
-    /// [`ReplayError::Io`]; [`ReplayError::Damaged`] when it is not such a file;
-    /// [`ReplayError::Misfit`] when it is of another store.
+    /// [`ReplayError::Io`]; [`ReplayError::Damaged`] when the file does not hold runs;
+    /// [`ReplayError::Misfit`] when it belongs to another store.
     pub(super) fn open(
         path: &Path,
         owner: RunOwner,

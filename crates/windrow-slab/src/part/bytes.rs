@@ -103,8 +103,8 @@ impl Part {
         Ok(())
     }
 
-    /// Whether a value of variable size begins with `first` in `bytes`, which
-    /// [`read_from`](Self::read_from) has taken.
+    /// Whether a value of variable size in `bytes` begins with `first`. Call
+    /// [`read_from`](Self::read_from) with the same `bytes` before.
     #[must_use]
     pub fn has_value_of(&self, first: u8, bytes: &[u8]) -> bool {
         let Some((mut rows, values)) = bytes.split_at_checked(self.byte_len()) else {

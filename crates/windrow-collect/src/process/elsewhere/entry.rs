@@ -19,7 +19,7 @@ use crate::process::serve_error::ServeError;
 /// How long the collector may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Between two attempts to connect.
+/// Time between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The one argument with which a program is started as a worker.
@@ -49,7 +49,7 @@ pub(in crate::process) fn connect(invitation: &Invitation) -> Result<StreamEnd, 
     let tls = tls.map_err(failed)?;
     loop {
         match attempt(&address, tls.as_ref(), &invitation.token, end) {
-            // The collector lets go of connections that it does not know, when there are many.
+            // The collector closes the oldest unknown connection when there are too many of them.
             Err(ServeError::Greeting(GreetingError::Frame(error)))
                 if is_cut(&error) && Instant::now() < end =>
             {

@@ -31,13 +31,13 @@ use crate::process::weights::{WeightReceiver, bytes_of};
 /// How long a connection may take to prove that it is the invited worker's, TLS included.
 const GREETING: Duration = Duration::from_secs(10);
 
-/// Most connections that have not proved it yet.
+/// Most connections at once that have not proved it yet.
 const STRANGERS: usize = 64;
 
 /// How often a worker is looked after that has not connected yet.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The same while somebody is being greeted.
+/// The same while a connection is being greeted.
 const SHORT_TICK: Duration = Duration::from_millis(5);
 
 /// How long a worker may take to end by itself, once it has said that it ends.
@@ -172,8 +172,8 @@ struct Door {
 }
 
 impl Door {
-    /// Waits for the connection of the invited worker. Each connection is greeted in a thread of
-    /// its own, so that strangers keep nobody waiting, and those that are left are sent away.
+    /// Waits for the connection of the invited worker. Greets each connection in a thread of its
+    /// own, so that strangers do not keep the worker waiting, and closes those that are left.
     fn connected(
         self,
         patience: Duration,
@@ -217,14 +217,14 @@ impl Door {
     }
 }
 
-/// Where connections prove that they are the worker's.
+/// The connections that have not yet proved that they are the invited worker's.
 struct Hall {
     tls: Option<Arc<ServerConfig>>,
     token: String,
     strangers: Mutex<Strangers>,
 }
 
-/// Sends those away that are in the hall.
+/// Closes the connections in the hall when it is dropped.
 struct Closing(Arc<Hall>);
 
 impl Drop for Closing {
@@ -234,7 +234,7 @@ impl Drop for Closing {
 }
 
 impl Hall {
-    /// Greets `socket` in a thread, which passes it on to `greeted` if it is the worker's.
+    /// Greets `socket` in a thread, which sends it to `greeted` if it is the worker's.
     fn greet(self: &Arc<Self>, socket: Socket, greeted: Sender<Connection>) {
         let (hall, socket) = (Arc::clone(self), Arc::new(socket));
         if !unpoisoned(self.strangers.lock()).enter(&socket) {
@@ -242,17 +242,17 @@ impl Hall {
         }
         let watched = Arc::clone(&socket);
         let greeting = move || {
-            // A panic ends this connection alone.
+            // A panic ends only this connection.
             let end = catch_panic(|| hall.greeting(&socket));
             let had_place = unpoisoned(hall.strangers.lock()).leave(&socket);
             if let (Ok(Ok(end)), true) = (end, had_place) {
-                // Somebody else may have been let in meanwhile.
+                // Nobody receives it if another connection was accepted first.
                 let _ = greeted.send((socket, end));
             }
         };
         let thread = thread::Builder::new().name("windrow-door".to_owned());
         if thread.spawn(greeting).is_err() {
-            // The worker tries again.
+            // The connection is closed, and the worker tries again.
             unpoisoned(self.strangers.lock()).leave(&watched);
         }
     }

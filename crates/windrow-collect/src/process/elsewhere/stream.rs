@@ -181,14 +181,14 @@ impl StreamEnd {
         self.send(Said::End)
     }
 
-    /// Greets the invited worker, which knows `token` as this side does.
+    /// Greets the invited worker, which has to prove that it knows `token`.
     pub(super) fn greet_worker(&self, token: &str, deadline: Deadline) -> Result<(), ServeError> {
         let mut wire = unpoisoned(self.wire.lock());
         Ok(wire.greet_client(Some(&secret(token)), deadline)?)
     }
 
-    /// Greets the collector, which has to prove that it knows `token`: the worker runs what it
-    /// sends.
+    /// Greets the collector, which has to prove that it knows `token`, since the worker runs what
+    /// the collector sends.
     pub(super) fn greet_collector(
         &self,
         token: &str,
@@ -224,7 +224,7 @@ impl StreamEnd {
     }
 }
 
-/// A token that nobody can guess.
+/// The secret of a token, which is random, so that nobody can guess it.
 fn secret(token: &str) -> Secret {
     Secret::new(token.as_bytes())
 }

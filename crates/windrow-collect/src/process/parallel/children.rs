@@ -35,7 +35,7 @@ pub(super) struct ParallelSpec {
     pub(super) step_timeout: Option<Duration>,
     /// Commands go on without members whose processes have ended.
     pub(super) outlives: bool,
-    /// The number of the first member where these are some of more.
+    /// The number of the first member, if these are a part of more members.
     pub(super) first: usize,
     pub(super) interrupt: Interrupt,
 }
@@ -65,11 +65,11 @@ pub(super) struct Member {
     dead: Option<MemberError>,
     /// [`take_loss`](Self::take_loss) has returned its death.
     is_reported: bool,
-    /// Commands that it was sent.
+    /// Number of commands that were sent to it.
     commands: u64,
     process: Option<WorkerProcess>,
     watch: Observation,
-    /// Set while it is killed for not having moved.
+    /// Set once it has not moved for too long, and is about to be killed.
     hang: Option<Hang>,
 }
 
@@ -90,7 +90,7 @@ impl Member {
         }
     }
 
-    /// It is sent `command`.
+    /// Notes that `command` was sent to it.
     pub(super) fn begin(&mut self, command: MemberCommand) {
         (self.doing, self.answered, self.returned) = (Some(command), None, None);
         self.commands += 1;
@@ -108,7 +108,7 @@ impl Member {
         self.dead.is_some()
     }
 
-    /// Its death, once.
+    /// Its death, which is returned once.
     pub(super) fn take_loss(&mut self) -> Option<MemberError> {
         let is_new = !std::mem::replace(&mut self.is_reported, self.dead.is_some());
         self.dead.clone().filter(|_| is_new)
@@ -221,8 +221,8 @@ impl Children {
         Ok(())
     }
 
-    /// Waits until each of `members` has said what it has made; the first fault of one, with its
-    /// number.
+    /// Waits until each of `members` has described what it has made. The error is the first fault
+    /// of one, with its number.
     pub(super) fn specified(
         &mut self,
         members: Range<usize>,
@@ -239,7 +239,7 @@ impl Children {
         Ok(made)
     }
 
-    /// Waits until each of `members` has sent a message of which `pick` makes something; the first
+    /// Waits until each of `members` has sent a message that `pick` accepts. The error is the first
     /// fault of one, with its number.
     pub(super) fn gather<T>(
         &mut self,
@@ -351,8 +351,8 @@ impl Children {
         looks.unwrap_or(Interrupt::SLICE).min(Interrupt::SLICE)
     }
 
-    /// Checks that the members are this process's, open and alive, or that their deaths are to be
-    /// reported yet.
+    /// Checks that the members are open, belong to this process, and are alive, apart from deaths
+    /// that [`take_loss`](Member::take_loss) has still to report.
     pub(super) fn check(&mut self) -> Result<(), VecEnvError> {
         let Some(roster) = &self.roster else {
             return Err(EnvError::from(MemberError::Closed).of(0));

@@ -245,7 +245,7 @@ impl Members {
             .unwrap_or_default())
     }
 
-    /// Checks that `member` can answer: a command goes on without those whose processes have ended.
+    /// Checks that the process of `member` has not ended, so that it can answer.
     fn check_alive(&mut self, member: usize) -> Result<(), VecEnvError> {
         let first = self.own(member).start;
         let called = &mut self.children.each[member];
@@ -294,8 +294,7 @@ impl Members {
         Ok(())
     }
 
-    /// Clears the rows of members whose processes have ended: what they have written may be half of
-    /// it.
+    /// Clears the rows of members whose processes have ended, which may be half written.
     fn clear_lost(&mut self) -> Result<(), VecEnvError> {
         for member in 0..self.children.each.len() {
             if !self.children.each[member].is_dead() {
@@ -312,7 +311,7 @@ impl Members {
         Ok(())
     }
 
-    /// The members whose processes have ended since this was last called, each with its error.
+    /// The members whose processes have ended since the last call, each with its error.
     pub(super) fn take_losses(&mut self) -> Vec<(usize, MemberError)> {
         let each = self.children.each.iter_mut().enumerate();
         each.filter_map(|(index, member)| Some((index, member.take_loss()?)))

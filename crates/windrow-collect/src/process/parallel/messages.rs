@@ -56,7 +56,7 @@ pub(in crate::process) struct MemberFault {
 
 #[cfg(feature = "remote")]
 impl MemberFault {
-    /// What was sent of the error beside its message.
+    /// The error in the program's own form, if the member has sent it.
     pub(in crate::process) fn sent(&self) -> Option<&SentError> {
         self.sent.as_ref()
     }
