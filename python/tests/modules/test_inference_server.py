@@ -29,6 +29,7 @@ from tensordict.nn import (
 from torch import nn
 from torch.distributions import Normal
 
+from waiting import threads, until
 from windrow._objects import Objects
 from windrow.collectors import Collector
 from windrow.modules import InferenceServer, _door

@@ -8,6 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import nn
 
 from windrow import WorkerError
 from windrow.collectors import (
