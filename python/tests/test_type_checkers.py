@@ -108,7 +108,7 @@ def pyright(file: Path) -> set[int]:
 REVEALED = {
     "windrow.collectors.Collector": "windrow.collectors._base.Collector",
     "windrow.collectors.Evaluator": "windrow.collectors._evaluator.Evaluator",
-    "windrow.data.ReplayBuffer": "windrow.data.replay_buffers.replay_buffers.ReplayBuffer",
+    "windrow.data.ReplayBuffer": "windrow.data.replay_buffers._buffer.ReplayBuffer",
     "windrow.data.replay_buffers.SliceSampler": "windrow.data.replay_buffers.samplers.SliceSampler",
     "windrow.envs.GymEnv": "windrow.envs.libs.gym.GymEnv",
     "windrow.modules.RemotePolicy": "windrow.modules._remote.RemotePolicy",

@@ -27,9 +27,6 @@ __all__ = [
     "TensorDictReplayBuffer",
 ]
 
-# Users import it from here: its own module is private.
-ReplayBuffer.__module__ = __name__
-
 
 class TensorDictReplayBuffer(ReplayBuffer):
     """A buffer whose samples have the entries that the sampler adds: ``"index"``, with a
