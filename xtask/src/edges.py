@@ -1,13 +1,14 @@
-"""The modules of a package that each of its modules knows, however it writes that.
+"""Finds which modules of a package depend on which others, in whatever form they name them.
 
-Edges are of four kinds. ``imports`` are those of statements, also within functions. ``strings``
-are names of modules in constants, as in ``module("windrow.x")``. ``packages`` lead to the module
-that defines a name which is reached through a package, by way of what the package's ``__init__``
-imports, also for type checkers alone, and of its tables of lazy names. ``tables`` are names of
-modules in tables at the top of a module that are computed from constants.
+Edges are of four kinds. ``imports`` come from import statements, also within functions. ``strings``
+come from names of modules in constants, as in ``module("windrow.x")``. ``packages`` come from names
+that a module reaches through a package: they lead to the module that defines the name, which is
+found by the imports of the package's ``__init__``, those for type checkers included, and by its
+tables of lazy names. ``tables`` come from names of modules in tables at the top of a module that
+are computed from constants.
 
-What an ``__init__`` passes on is no edge of its own, and neither are the parents that Python
-imports with each module, nor what only type checkers read.
+Re-exports of an ``__init__`` are no edges, and neither are the parent packages that Python imports
+with each module, nor imports for type checkers alone.
 """
 
 import ast
@@ -18,7 +19,7 @@ KINDS = ("imports", "strings", "packages", "tables")
 class Package:
     """The modules of a package as syntax trees by name.
 
-    ``packages`` are the names of those that are an ``__init__``.
+    ``packages`` are the names of the modules that are an ``__init__``.
     """
 
     def __init__(self, trees, packages):
@@ -27,7 +28,7 @@ class Package:
         self.homes = {name: self._homes(name) for name in packages}
 
     def edges(self, name):
-        """The modules that ``name`` knows, by kind."""
+        """The modules that ``name`` depends on, by kind."""
         tree = self.trees[name]
         nodes = list(running(tree))
         used = {node.id for node in nodes if isinstance(node, ast.Name)}
@@ -56,7 +57,7 @@ class Package:
     def _imported(self, name, nodes):
         """The names that imports of ``name`` introduce, each with a module and the name in it.
 
-        The latter is None where a module is imported as a whole.
+        The name in it is None if the module is imported as a whole.
         """
         parts = name.split(".") if name in self.packages else name.split(".")[:-1]
         for node in nodes:
@@ -70,7 +71,7 @@ class Package:
                     yield alias.asname or alias.name, base, alias.name
 
     def _homes(self, package):
-        """Where the names of ``package`` are defined, each as a module and the name in it."""
+        """The definitions of the names of ``package``, each as a module and the name in it."""
         nodes = list(ast.walk(self.trees[package]))
         found = {}
         for node in nodes:
@@ -95,12 +96,12 @@ class Package:
             return module
         if f"{module}.{name}" in self.trees:
             return f"{module}.{name}"
-        # Two packages that pass a name on to each other would never end.
+        # Two packages that re-export a name from each other would make this recurse for ever.
         home = self.homes.get(module, {}).get(name) if depth < 8 else None
         return self._place(*home, depth + 1) if home else module
 
     def _lazy(self, nodes):
-        """The names of packages that ``a, b = module("package"), module("other")`` assigns."""
+        """Variables that hold packages, as of ``a, b = module("package"), module("other")``."""
         for node in nodes:
             if isinstance(node, ast.Assign):
                 target, value = node.targets[0], node.value
@@ -156,7 +157,7 @@ def computed(tree):
 
 
 def modules_in(values):
-    """The texts in constants that may name a module, without what follows a colon."""
+    """The texts in constants that may name a module, each up to a colon."""
     found, values = set(), list(values)
     while values:
         value = values.pop()

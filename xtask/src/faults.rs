@@ -18,15 +18,15 @@ pub(crate) enum Fault {
     /// What remote policies send is lost, repeated, changed or late, and strangers knock at their
     /// server
     Network,
-    /// Messages to remote servers of the Python package that no client sends: vast numbers, odd
+    /// Messages that no client sends, to remote servers of the Python package: huge numbers, odd
     /// specs, wrong lengths
     Messages,
     /// A process is killed that writes a replay buffer on disk, and checkpoints of it
     Replay,
     /// Worker processes of collectors are killed, stopped, or end by themselves
     Workers,
-    /// Each fault of an environment once behind each door of the Python package: collectors,
-    /// vectors, evaluators
+    /// Each fault of an environment, once behind each entry point of the Python package:
+    /// collectors, vectors, evaluators
     Doors,
 }
 

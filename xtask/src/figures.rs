@@ -1,5 +1,5 @@
 //! The figures of a tree: lengths of files and functions, statements, share of comments and
-//! documentation, sizes of groups of files, and how much there is to know.
+//! documentation, sizes of groups of files, and numbers of names and dependencies.
 //!
 //! They are computed from the files alone, so that one command measures any tree; a file that it
 //! does not have counts as empty. Unit tests, files of tests, benchmarks and examples are counted
@@ -24,7 +24,7 @@ const WORKERS: [&str; 4] = [
 /// The crate of the extension module.
 const EXTENSION: &str = "windrow-python";
 
-/// Folders of the Python package that its core does without.
+/// Folders of the Python package that do not count as its core.
 const BESIDE: [&str; 4] = ["_datasets", "datasets", "ray", "torchrl"];
 
 /// A longer function deserves a second look.
@@ -128,7 +128,7 @@ fn line<'a>(name: &str, sources: impl IntoIterator<Item = &'a Source>) -> String
     )
 }
 
-/// Prints how many lines and statements some files have.
+/// Prints the numbers of lines and statements of some files.
 fn size<'a>(name: &str, sources: impl IntoIterator<Item = &'a Source>) {
     let own = sources
         .into_iter()
@@ -139,7 +139,7 @@ fn size<'a>(name: &str, sources: impl IntoIterator<Item = &'a Source>) {
     println!("  {name:<40}{lines:>8} ({statements})");
 }
 
-/// A quotient with one decimal; 0 of none.
+/// A quotient with one decimal; 0 if `all` is 0.
 fn tenths(some: usize, all: usize) -> String {
     let tenths = (some * 10).checked_div(all).unwrap_or(0);
     format!("{}.{}", tenths / 10, tenths % 10)

@@ -1,6 +1,6 @@
 """Finds comments and docstrings of the Python files below some folders, and prints them as JSON.
 
-Of each file: the line and the column of each comment, the first and last line of each docstring.
+For each file, it prints line and column of each comment, and first and last line of each docstring.
 """
 
 import ast

@@ -64,7 +64,7 @@ def docstring(node):
 
 
 def statements(tree):
-    """How many statements there are, docstrings aside."""
+    """The number of statements, without docstrings."""
     every = list(ast.walk(tree))
     return sum(isinstance(node, ast.stmt) for node in every) - sum(
         docstring(node) is not None for node in every
@@ -72,7 +72,7 @@ def statements(tree):
 
 
 def public(node):
-    """Functions and classes whose names begin with no underscore, those of such classes too."""
+    """Functions and classes without a leading underscore, also within classes of this kind."""
     for child in node.body:
         if isinstance(child, (ast.ClassDef, *FUNCTIONS)) and not child.name.startswith("_"):
             yield child
@@ -81,7 +81,7 @@ def public(node):
 
 
 def documentation(items):
-    """The lines of their docstrings."""
+    """The number of lines in the docstrings of ``items``."""
     texts = filter(None, map(docstring, items))
     return sum(text.end_lineno - text.lineno + 1 for text in texts)
 
@@ -110,7 +110,7 @@ def imports(tree, package, modules):
     return sorted(found & modules)
 
 
-#: What reads pickled objects: modules, and methods of connections.
+#: Names of modules, classes and methods that read pickled objects.
 UNPICKLERS = {
     "pickle",
     "_pickle",
@@ -128,8 +128,8 @@ UNPICKLERS = {
 
 
 def unpicklers(tree):
-    """The names among :data:`UNPICKLERS` that a module imports or uses, or has as a text by which
-    it could import one.
+    """The names among :data:`UNPICKLERS` that a module imports or uses, or has in a text by which
+    it could import them.
     """
     found = set()
     for node in ast.walk(tree):

@@ -1,3 +1,3 @@
-"""Faults of environments behind every door: what is noticed, after how long, who is named, and
-which rows come.
+"""Faults of environments behind every door, an entry point of the package that runs environments:
+which faults are noticed, after how long, which environment the message names, and which rows come.
 """

@@ -12,17 +12,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-#: What happens, in the order of the table.
+#: The faults, in the order of the table.
 FAULTS = ("killed", "stopped", "raises", "exits", "hangs in step", "hangs in reset")
-#: Steps of an episode, and the step in which something happens, counted over episodes.
+#: Steps of an episode, and the step of the fault, counted over episodes.
 LENGTH, AT = 10, 15
-#: Lets environments in threads of this process go on that hang.
+#: Once set, environments that hang in threads of this process go on.
 RELEASE = threading.Event()
 
 
 class Faulty(gymnasium.Env[Any, Any]):
-    """Observes ``[number, step]``; the reward is the step. Whichever process makes the file
-    ``mark`` first does something bad.
+    """Observes ``[number, step]``; the reward is the step. The first environment that creates the
+    file ``mark`` has the fault.
     """
 
     observation_space = gymnasium.spaces.Box(0, 1000, (2,), np.float32)
@@ -55,7 +55,7 @@ class Faulty(gymnasium.Env[Any, Any]):
             return
         try:
             with open(self.mark, "x") as file:
-                # All processes have this clock.
+                # A clock that all processes share.
                 file.write(str(time.monotonic()))
         except FileExistsError:
             return
@@ -72,5 +72,5 @@ class Faulty(gymnasium.Env[Any, Any]):
 
 
 def when(mark: str) -> float:
-    """When the fault happened."""
+    """The time of the fault."""
     return float(Path(mark).read_text())

@@ -1,4 +1,4 @@
-"""The cells of the table: a door, a fault, what happens on a loss."""
+"""The cells of the table, each of a door, a fault and a value of ``on_loss``."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Cell:
     """The result of a fault.
 
     Attributes:
-        noticed: seconds until an error or a loss was there; None where it never was.
-        error: its message.
-        worker: the worker and the environment that failed, which it has to name; below 0 an
-            environment of no worker.
-        wrong: what is wrong about the rows that came; empty where all are right.
+        noticed: seconds until an error was raised or a loss could be read; None for never.
+        error: the message of the error or the loss.
+        worker: the number of the worker and of the environment that failed, which the message has
+            to name; negative for an environment without a worker.
+        wrong: a description of wrong rows; empty if all rows are right.
     """
 
     noticed: float | None
@@ -60,7 +60,7 @@ def envs(count: int, fault: str, mark: str) -> list[Callable[[], Faulty]]:
 
 
 class Listener:
-    """Asks for losses, in a thread, until there is one."""
+    """Calls ``losses`` in a thread until it returns one."""
 
     def __init__(self, losses: Callable[[], list[str]]) -> None:
         self.at: float | None = None
@@ -72,7 +72,7 @@ class Listener:
     def _listen(self) -> None:
         is_over = False
         while not is_over:
-            # After the end, once more.
+            # One more call after the end.
             is_over = self._over.wait(0.005)
             if found := self._losses():
                 self.at, self.message = time.monotonic(), found[0]
@@ -376,8 +376,8 @@ def _rows_of_vector(rows: list[_Step], env: int, mode: str) -> str:
 
 
 def silent(name: str, doors: dict[str, Callable[..., Cell]], mark: str, after: float) -> Cell:
-    """A worker behind one of ``doors`` that hangs without a ``step_timeout``: when a warning names
-    it. Then it is ended, or goes on.
+    """The cell of a worker behind one of ``doors`` that hangs without a ``step_timeout``, with the
+    time until a warning names it. Then the process is killed, or the thread goes on.
     """
     from windrow import _ports
 
@@ -388,7 +388,7 @@ def silent(name: str, doors: dict[str, Callable[..., Cell]], mark: str, after: f
 
     def rescue() -> None:
         while not over.wait(0.01):
-            # On a busy machine, others may be as slow before.
+            # On a busy machine, other workers may be as slow, and be reported first.
             for warning in caught if Path(mark).exists() else ():
                 message = str(warning.message)
                 if (
@@ -396,7 +396,7 @@ def silent(name: str, doors: dict[str, Callable[..., Cell]], mark: str, after: f
                     and "no call of its environment" in message
                 ):
                     warned.append((time.monotonic(), message))
-                    # In a thread of this process.
+                    # Without a process in the message, the worker is a thread here.
                     RELEASE.set()
                     if found := re.search(r"is process (\d+)", message):
                         os.kill(int(found[1]), signal.SIGKILL)

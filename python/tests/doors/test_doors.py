@@ -1,4 +1,4 @@
-"""One fault behind each door, and what is wrong by itself in vectors: ``python -m doors`` makes all
+"""One fault behind each door, and cases of vectors alone. ``python -m doors`` makes all
 of them.
 """
 

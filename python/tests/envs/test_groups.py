@@ -245,7 +245,7 @@ class Leaving(Ending):
 
 
 @pytest.mark.parametrize("both", [False, True])
-def test_agents_that_go_on_where_the_root_ends_an_episode_are_told_of_once(both: bool) -> None:
+def test_agents_that_go_on_where_the_root_ends_an_episode_are_warned_of_once(both: bool) -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         next(Collector(Leaving(both), None, frames_per_batch=9, total_frames=9))

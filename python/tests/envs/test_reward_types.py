@@ -132,7 +132,7 @@ def test_rewards_of_gymnasium_are_float32() -> None:
 
 
 class Generous(gymnasium.Env):
-    """Pays what it is told to."""
+    """Returns the given reward."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (1,))
     action_space = gymnasium.spaces.Discrete(2)

@@ -1,6 +1,4 @@
-"""Messages that are almost those of a client: each is one, with something in it that no client
-sends.
-"""
+"""Makes messages that are almost those of a client: each has some part that no client sends."""
 
 from __future__ import annotations
 
@@ -187,7 +185,7 @@ class Maker:
         self.has_text = "bytes" in json.dumps(observation)
 
     def rows(self, count: int) -> bytes:
-        """Observations of so many rows, as they should be, or nearly."""
+        """``count`` rows of observations, as a client sends them, or nearly."""
         if self.has_text:
             return struct.pack("<4f", 0.1, 0.2, 0.3, 0.4) * count + b"".join(
                 counted(self.draw, value(self.draw)) for _ in range(count)
@@ -290,8 +288,8 @@ class Maker:
         return (total, before, 0), body
 
     def message(self, seq: int) -> tuple[bytes, bool]:
-        """A message with number ``seq``, and whether the next one has the next number: where not,
-        the connection may end.
+        """A message with number ``seq``, and whether the next message has the next number. If it
+        has not, the server may end the connection.
         """
         draw = self.draw
         if draw.random() < 0.02:

@@ -1,6 +1,4 @@
-"""The process whose servers get the messages. It counts what must not happen: pickles that are
-read, panics, and memory.
-"""
+"""The process whose servers get the messages. It counts unpickled objects, panics and memory."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from torch import nn
 from messages.make import BOX, TEXT
 from windrow.modules import RemoteServer
 
-#: Whatever reads a pickle, by module and name.
+#: Functions that read pickled objects, by module and name.
 READERS = [
     ("pickle", "loads"),
     ("pickle", "load"),
@@ -37,7 +35,7 @@ reached: list[str] = []
 
 
 def set_traps() -> None:
-    """From now on, whoever would read a pickle is counted and fails."""
+    """Makes functions that read pickled objects fail from now on, and counts their calls."""
 
     def trap(name: str) -> Any:
         def sprung(*_: object, **__: object) -> None:

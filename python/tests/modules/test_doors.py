@@ -60,7 +60,7 @@ def greeting(address: str, count: int) -> None:
             link.close()
 
 
-def test_fair_clients_are_served_beside_strangers_and_nobody_waits_for_these_at_the_end(
+def test_fair_clients_are_served_beside_strangers_and_a_shutdown_waits_for_no_stranger(
     server,
 ) -> None:
     over = threading.Event()

@@ -1,5 +1,5 @@
-//! How much there is to know of a tree: names of types, variants of errors, packages, words and
-//! circles.
+//! Figures of what a reader of a tree has to know: names of types, variants of errors, packages,
+//! words, and circles of modules.
 
 use std::{
     cmp::Reverse,
@@ -65,8 +65,8 @@ pub(super) fn print(root: &Path, crates: &BTreeMap<String, Vec<Source>>, python:
     }
 }
 
-/// How many names the types have that are `pub` outside of tests, whether or not their crates
-/// export them, and how many types.
+/// The numbers of types that are `pub` outside of tests, whether or not their crates export them,
+/// and of their different names.
 fn public_types(sources: &[&Source]) -> String {
     let items = sources.iter().flat_map(|source| source.code.public());
     let names: Vec<_> = items
@@ -78,7 +78,7 @@ fn public_types(sources: &[&Source]) -> String {
     format!("{} of {all} types", names.len())
 }
 
-/// How many variants the enums of errors have.
+/// The number of variants of all enums of errors.
 fn variants(sources: &[&Source]) -> String {
     let enums: Vec<_> = sources
         .iter()
@@ -133,8 +133,8 @@ fn lines_of(sources: &[Source]) -> BTreeMap<String, usize> {
         .collect()
 }
 
-/// How large circles are: modules and thousands of lines of the largest, and how many modules are
-/// in any.
+/// The sizes of circles of modules: modules and thousands of lines of the largest, and the number
+/// of modules in all.
 fn circle(edges: &BTreeSet<(String, String)>, lines: &BTreeMap<String, usize>) -> String {
     let circles = circles(edges);
     let Some(largest) = circles.first() else {

@@ -1,5 +1,5 @@
-//! Counts of the tokens of a file of Rust that denser formatting does not change: statements,
-//! public items with their documentation, and variants of errors.
+//! Counts of statements, public items with their documentation, and variants of errors in a file of
+//! Rust. They come from its tokens, so denser formatting does not change them.
 
 use super::{Tokens, is_word};
 
@@ -33,9 +33,9 @@ impl Public<'_> {
 }
 
 impl Tokens {
-    /// How many statements there are: semicolons outside of square brackets, arms of `match` and of
+    /// The number of statements: semicolons outside of square brackets, arms of `match` and of
     /// macros, and words that begin an item or a branch. Fields, variants and expressions at the
-    /// end of a block are none.
+    /// end of a block do not count.
     pub(crate) fn statements(&self) -> usize {
         let (mut count, mut brackets) = (0, Vec::new());
         for at in 0..self.0.len() {
@@ -83,7 +83,8 @@ impl Tokens {
         self.find("pub").filter_map(item).collect()
     }
 
-    /// The enums of errors, by name or because they derive `Error`, and how many variants each has.
+    /// The enums of errors, known by their names or because they derive `Error`, each with its
+    /// number of variants.
     pub(crate) fn errors(&self) -> Vec<(&str, usize)> {
         let error = |at: usize| {
             let name = self.text(at + 1);
@@ -103,7 +104,7 @@ impl Tokens {
         self.find("enum").filter_map(error).collect()
     }
 
-    /// Where the brackets of the attributes open that stand directly before `at`, the last one
+    /// The opening brackets of the attributes that stand directly before `at`, the last one
     /// first.
     fn attributes(&self, mut at: usize) -> impl Iterator<Item = usize> {
         std::iter::from_fn(move || {
@@ -114,7 +115,7 @@ impl Tokens {
         })
     }
 
-    /// Where the bracket that closes at `close` is opened.
+    /// The place of the bracket that opens what `close` closes.
     fn opening(&self, close: usize) -> Option<usize> {
         let mut depth = 0_usize;
         (0..=close).rev().find(|at| {

@@ -18,7 +18,7 @@ pub(crate) fn imports<'a>(
 /// The kinds of edges that `edges.py` finds, each with fewer readers than the one before.
 pub(crate) const KINDS: [&str; 4] = ["imports", "strings", "packages", "tables"];
 
-/// Which module of Python knows which, by edges of these `kinds`.
+/// The dependencies between modules of Python, by edges of these `kinds`.
 pub(crate) fn edges<'a>(
     python: impl IntoIterator<Item = &'a Source>,
     kinds: &[&str],

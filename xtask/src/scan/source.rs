@@ -51,7 +51,7 @@ pub(crate) struct Source {
     pub(crate) hidden_imports: Vec<String>,
     /// The modules of its package that it knows, by the kind of edge, see `edges.py`.
     pub(crate) edges: BTreeMap<String, Vec<String>>,
-    /// What it names that reads pickled objects.
+    /// Names in it that read pickled objects, see `scan.py`.
     pub(crate) unpicklers: Vec<String>,
     /// Parameters annotated as plain `Any` and all that are annotated, then the same of results.
     pub(crate) any_shares: [usize; 4],
@@ -134,7 +134,8 @@ pub(crate) fn python(root: &Path) -> Result<Vec<Source>> {
     read_by_python(root, "scan.py", &[PYTHON])
 }
 
-/// What a program beside this one prints of folders below `root`, as JSON.
+/// Runs a Python program of this folder over folders below `root`, and reads the JSON that it
+/// prints.
 pub(crate) fn read_by_python<T: DeserializeOwned>(
     root: &Path,
     program: &str,

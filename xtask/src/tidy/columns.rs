@@ -16,10 +16,10 @@ use crate::scan::{Source, read_by_python};
 /// Most characters of a line.
 const COLUMNS: usize = 100;
 
-/// Where Python is.
+/// Folders with Python.
 const FOLDERS: [&str; 6] = ["crates", "docs", "examples", "python", "tests", "xtask"];
 
-/// How comments begin that tools read.
+/// Beginnings of comments that tools read.
 const PRAGMAS: [&str; 6] = ["fmt:", "mypy:", "noqa", "pyright:", "ruff:", "type:"];
 
 /// The lines of one comment or docstring: their numbers, from 1, and the columns, from 0, at which
@@ -37,7 +37,7 @@ enum Kind {
     Docstring,
 }
 
-/// Where the prose of a file of Python is.
+/// The places of prose in a file of Python.
 #[derive(Debug, Deserialize)]
 struct Python {
     path: String,
@@ -139,8 +139,7 @@ fn too_long(text: &str, blocks: &[Block]) -> Vec<(usize, usize)> {
     found
 }
 
-/// Whether a line has a space at which its text, which begins at `from`, may go on in the next
-/// line.
+/// Whether the text of a line, which begins at `from`, has a space at which it may be broken.
 fn breaks(line: &[char], from: usize) -> bool {
     let (mut has_word, mut in_code) = (false, false);
     let Some(text) = line.get(from..=COLUMNS) else {
@@ -168,7 +167,7 @@ fn breaks(line: &[char], from: usize) -> bool {
     })
 }
 
-/// What a block has had before a line, as far as that leaves the line as it is.
+/// The state of a block before a line, which says whether the line is to be left as it is.
 #[derive(Debug, Default)]
 struct AsItIs {
     in_fence: bool,

@@ -1,7 +1,7 @@
-//! Which modules of the Python package read what a connection brings, and by what they may not.
+//! The modules of the Python package that read what a connection brings must not unpickle it.
 //!
-//! Whoever sends a pickled object runs code where it is read. `windrow._codecs` alone decides where
-//! objects are read, too.
+//! Whoever sends a pickled object runs code where it is read. Only `windrow._codecs` decides where
+//! pickled objects are read too.
 
 use super::Findings;
 use crate::scan::Source;
@@ -17,8 +17,8 @@ const DOORS: &[&str] = &[
     "processes.proxy",
 ];
 
-/// Checks that no door imports, or names, what reads objects, and that each door exists: a renamed
-/// one would lose its rule.
+/// Checks that none of these modules imports, or names, what reads pickled objects; and that each
+/// exists, since a renamed module would escape the rule.
 pub(super) fn check(sources: &[Source], findings: &mut Findings) {
     for door in DOORS {
         let door = format!("windrow.{door}");
@@ -30,8 +30,8 @@ pub(super) fn check(sources: &[Source], findings: &mut Findings) {
         };
         for reader in &source.unpicklers {
             findings.problems.push(format!(
-                "{}: it names {reader}, by which what a connection brings could run code: read data by windrow._data, or ask \
-                 windrow._codecs",
+                "{}: it names {reader}, by which what a connection brings could run code: read data by windrow._data, or take \
+                 the codec of windrow._codecs",
                 source.path
             ));
         }
