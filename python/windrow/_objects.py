@@ -76,8 +76,8 @@ class Objects(Data):
             pickled = pickled if len(pickled) <= _LONG else b""
         except BaseException:
             pickled = b""
-        told = Data().write_error(error)
-        return OBJECT + pickle.dumps((pickled, told)) if pickled else told
+        as_data = Data().write_error(error)
+        return OBJECT + pickle.dumps((pickled, as_data)) if pickled else as_data
 
     def read_error(self, sent: bytes) -> BaseException:
         """The exception that :meth:`write_error` has written. It has its own type if that can be
@@ -85,8 +85,8 @@ class Objects(Data):
         """
         if sent[:1] != OBJECT:
             return Data().read_error(sent)
-        pickled, told = pickle.loads(sent[1:])
-        made = Data().read_error(told)
+        pickled, as_data = pickle.loads(sent[1:])
+        made = Data().read_error(as_data)
         try:
             error = pickle.loads(pickled)
         except Exception:

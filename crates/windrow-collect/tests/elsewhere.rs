@@ -108,7 +108,7 @@ fn workers_elsewhere_deliver_the_rows_of_workers_in_threads() {
     }
 }
 
-/// Starts workers as [`launcher`] does, with connections that were there before and say nothing.
+/// Starts workers as [`launcher`] does, after it has opened connections that stay silent.
 #[derive(Debug)]
 struct Besieged {
     inner: CommandLauncher,
@@ -138,7 +138,7 @@ fn connections_that_say_nothing_keep_no_worker_out() {
     let builder = choices(MultiSyncCollector::builder("CartPole-v1").launcher(besieged));
     let mut collector = builder.build().unwrap();
     assert_eq!(collector.next().unwrap().unwrap().numel(), 60);
-    // A single silent one was waited for as long before.
+    // Less than the time limit of the greeting of a single silent connection.
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 

@@ -24,9 +24,9 @@ from messages.make import CHOICE, Maker
 _TOGETHER = 24
 #: Bytes after which no more follow: nobody reads answers meanwhile.
 _BYTES = 1 << 16
-#: Messages to the same servers.
+#: Number of messages after which the servers are made anew.
 _ROUND = 4000
-#: MiB that messages may make a server larger, at its peak.
+#: MiB by which the peak memory of the servers may grow.
 _ROOM = 600
 
 

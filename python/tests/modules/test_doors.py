@@ -1,5 +1,5 @@
-"""Strangers at the door of a server: messages that no client sends, and connections that say
-nothing, slowly or the wrong thing.
+"""Strangers at the door of a server: messages that no client sends, and connections that are
+silent, slow or without the token.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ class RemoteClient:
                 if self._line is None:
                     self._line = _connected(*self._made_with[:2])
                 self._line.send(_acting.context(), request)
-                is_raised, told = self._line.receive()
+                is_raised, sent = self._line.receive()
             except BaseException as error:
                 # The answer may still arrive, and must not be taken for that of the next request.
                 line, self._line = self._line, None
@@ -230,8 +230,8 @@ class RemoteClient:
                     ) from error
                 raise
         if is_raised:
-            raise self._codec.read_error(told)
-        answer = self._codec.read(told)
+            raise self._codec.read_error(sent)
+        answer = self._codec.read(sent)
         return (
             answer
             if tensordict.device is None or answer.device == tensordict.device

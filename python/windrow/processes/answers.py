@@ -20,10 +20,10 @@ def answer(request: bytes) -> bytes:
     """
     try:
         asked = pickle.loads(request)
-        is_raised, told = False, own_codec().write(_answered(*asked), _names(*asked))
+        is_raised, sent = False, own_codec().write(_answered(*asked), _names(*asked))
     except BaseException as error:
-        is_raised, told = True, own_codec().write_error(error)
-    return codec(False).write((is_raised, told))
+        is_raised, sent = True, own_codec().write_error(error)
+    return codec(False).write((is_raised, sent))
 
 
 def _names(verb: str, *arguments: Any) -> list[str]:

@@ -43,9 +43,9 @@ def described(error: BaseException) -> tuple[Any, ...]:
         "".join(traceback.format_exception(error)).encode(errors="backslashreplace").decode()
     )
     name = f"{type(error).__module__}.{type(error).__qualname__}"
-    told = traceback.TracebackException(type(error), error, None)
-    told.__notes__ = None
-    message = _cut("".join(told.format_exception_only()).strip())
+    summary = traceback.TracebackException(type(error), error, None)
+    summary.__notes__ = None
+    message = _cut("".join(summary.format_exception_only()).strip())
     are_plain = (
         all(type(one) in (str, bytes, int, float, bool, type(None)) for one in error.args)
         and len(repr(error.args)) <= _LONG

@@ -74,10 +74,10 @@ class Remote:
         return self._core.call_worker(self._worker, dumps(request))
 
     def _read(self, answer: bytes) -> object:
-        is_raised, told = codec(False).read(answer)
+        is_raised, sent = codec(False).read(answer)
         if is_raised:
-            raise self._answers.read_error(told)
-        return self._answers.read(told)
+            raise self._answers.read_error(sent)
+        return self._answers.read(sent)
 
 
 class RemoteMethod(Remote):
@@ -93,7 +93,7 @@ class RemoteEnv(Remote):
     """The environment of a worker process."""
 
     def apart(self, count: int) -> list[Remote]:
-        """Each of the ``count`` environments that step together there."""
+        """Proxies of the ``count`` environments that step together in the worker."""
         return (
             [self]
             if count == 1

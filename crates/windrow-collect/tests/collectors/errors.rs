@@ -530,7 +530,7 @@ impl VecEnv for Nobody {
     }
 }
 
-/// A factory of one's own, which nothing looks through.
+/// A custom factory, of which the builder knows nothing before it makes environments.
 struct MakesNobody;
 
 impl EnvFactory for MakesNobody {

@@ -147,9 +147,8 @@ pub(crate) fn check_contiguous(frames: &[Frame], max_length: i64) {
     }
 }
 
-/// All frames of `batches`, of which those in `rollouts`, by their places, are outside of the
-/// count. Episodes go on behind each of these under new ids; the frames that are returned have the
-/// old ones.
+/// All frames of `batches`. The batches at the places `rollouts` are rollouts, after which episodes
+/// go on under new ids; the frames that this returns keep the old ids.
 pub(crate) fn with_old_ids(batches: &[TensorDict], rollouts: &[usize]) -> Vec<Frame> {
     let (mut all, mut ids) = (Vec::new(), HashSet::new());
     let (mut old, mut last) = (HashMap::new(), HashMap::<i64, (usize, Frame)>::new());

@@ -44,19 +44,19 @@ fn frame(kind: u16, seq: u64, words: [u64; 3], body: &[u8]) -> Vec<u8> {
     [&crc32fast::hash(&head).to_le_bytes()[..], &head, body].concat()
 }
 
-/// A greeting where there is no token.
+/// The first bytes of a client without a token, up to its `Hello`.
 fn hello() -> Vec<u8> {
     let limit = (1u64 << 20).to_le_bytes();
     [unproved(), frame(HELLO, 0, [7, 8, 0], &limit)].concat()
 }
 
-/// The beginning of one.
+/// The greeting of a client without a token.
 fn unproved() -> Vec<u8> {
     let challenge = frame(CHALLENGE, 0, [0; 3], &[7; 32]);
     [opening(3), challenge, frame(PROOF, 0, [0; 3], &[])].concat()
 }
 
-/// What a server without a token sends first.
+/// The greeting of a server without a token.
 fn greeting() -> Vec<u8> {
     [opening(3), frame(PROOF, 0, [0; 3], &[7; 32])].concat()
 }

@@ -82,7 +82,7 @@ pub(crate) fn patiently(server: &RemoteServer) -> Remote {
     Remote::new(server.address().clone())
 }
 
-/// Of servers at a port, which do without it nowhere.
+/// The token of servers at a port, which always need one.
 pub(crate) fn token() -> Token {
     Token::new("a-secret-that-clients-know").unwrap()
 }

@@ -252,7 +252,7 @@ fn a_writer_that_chooses_a_row_that_there_is_not_gets_an_error() {
     assert!(buffer.is_empty());
 }
 
-/// Draws the same each time, however many frames a batch has.
+/// A sampler that always returns the same draw, whatever the size of the batch.
 #[derive(Debug, Clone)]
 struct FixedSampler(Draw);
 

@@ -170,7 +170,7 @@ impl List {
         }
     }
 
-    /// Whether the row holds a frame that got the priority.
+    /// Sets the priority of the row's frame. Returns whether the row holds a frame that it may set.
     pub(crate) fn update(&mut self, row: usize, priority: f32) -> bool {
         let Some(cell) = self.cells.iter_mut().find(|cell| cell.row == row) else {
             return false;
