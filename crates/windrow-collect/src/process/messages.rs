@@ -6,7 +6,11 @@
 use serde::{Deserialize, Serialize};
 use tensordict::LeafSpec;
 use windrow_env::EnvSpec;
+#[cfg(feature = "remote")]
+use windrow_env::SpecOutline;
 use windrow_peer::json;
+#[cfg(feature = "remote")]
+use windrow_peer::{ProcessError, decode};
 use windrow_policy::PolicySpec;
 use windrow_slab::{RecordSpec, Shares};
 
@@ -68,8 +72,52 @@ pub(super) enum FromWorker {
     MemberFault(MemberFault),
 }
 
+/// Most elements of an observation and an action of an environment elsewhere, for each of which
+/// bounds take memory, and most environments of a worker there.
+#[cfg(feature = "remote")]
+pub(super) const MOST_ELEMENTS: usize = 1 << 27;
+#[cfg(feature = "remote")]
+pub(super) const MOST_ENVS: usize = 1 << 20;
+
 #[cfg(feature = "remote")]
 impl FromWorker {
+    /// Whether `message` describes environments that are larger or more than any: asked before the
+    /// message is read, since a few bytes of it may describe bounds of any amount.
+    ///
+    /// # Errors
+    /// [`ProcessError::Message`] where it cannot be read.
+    pub(super) fn is_vast(message: &[u8]) -> Result<bool, ProcessError> {
+        /// The beginning of a [`FromWorker`], which has the same variant first.
+        #[derive(Deserialize)]
+        enum First {
+            Specified(Outline),
+        }
+
+        #[derive(Deserialize)]
+        struct Outline {
+            #[serde(with = "json")]
+            spec: Spaces,
+            num_envs: usize,
+        }
+
+        #[derive(Deserialize)]
+        struct Spaces {
+            observation: SpecOutline,
+            action: SpecOutline,
+        }
+
+        if message.first() != Some(&0) {
+            return Ok(false);
+        }
+        let First::Specified(Outline { spec, num_envs }) = decode(message)?;
+        let leaves = [spec.observation.leaves(""), spec.action.leaves("")];
+        let elements = leaves.iter().flatten().try_fold(0usize, |sum, leaf| {
+            leaf.checked_bytes()?;
+            sum.checked_add(leaf.elements())
+        });
+        Ok(num_envs > MOST_ENVS || elements.is_none_or(|elements| elements > MOST_ELEMENTS))
+    }
+
     /// Names the part of the message that begins with the byte `first`, among the parts that only
     /// the program itself can read: examples of observations, and errors in the program's own form.
     pub(super) fn value_of(&self, first: u8) -> Option<&'static str> {
@@ -196,6 +244,37 @@ mod tests {
 
     use super::*;
     use crate::shared::commands::{Restart, Resume};
+
+    #[cfg(feature = "remote")]
+    #[test]
+    fn environments_that_are_vast_are_known_before_their_bounds_get_memory() {
+        let made = |num_envs| {
+            let spec = EnvSpec::new(
+                "Small",
+                windrow_env::Spec::bounded(&[0.0; 3], &[1.0; 3]).unwrap(),
+                windrow_env::Spec::discrete(2),
+            );
+            let made = Specified {
+                spec,
+                num_envs,
+                thread: None,
+                shows_stack: false,
+            };
+            encode(&FromWorker::Specified(Box::new(made))).unwrap()
+        };
+        let small = made(2);
+        assert!(!FromWorker::is_vast(&small).unwrap());
+        assert!(!FromWorker::is_vast(&encode(&FromWorker::Attached).unwrap()).unwrap());
+        assert!(FromWorker::is_vast(&made(1 << 40)).unwrap());
+        // The text of the spec lies behind the number of the variant and the text's length.
+        let (len, rest) = postcard::take_from_bytes::<usize>(&small[1..]).unwrap();
+        let text = std::str::from_utf8(&rest[..len]).unwrap();
+        let vast = text.replace("[3]", "[4398046511104]");
+        let vast = vast.replace(",3]", ",4398046511104]");
+        assert_ne!(vast, text);
+        let message = [&[0], &encode(&vast).unwrap()[..], &rest[len..]].concat();
+        assert!(FromWorker::is_vast(&message).unwrap());
+    }
 
     #[test]
     fn the_longest_command_and_answer_fit_into_a_lane() {

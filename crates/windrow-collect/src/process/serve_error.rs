@@ -36,6 +36,11 @@ pub(super) enum ServeError {
     #[error("the worker has sent {what} of a kind that this collector does not read")]
     Refused { what: &'static str },
     #[cfg(feature = "remote")]
+    #[error(
+        "the worker describes environments that are too large or too many: expected at most {elements} elements of an observation and an action, and at most {envs} environments"
+    )]
+    Vast { elements: usize, envs: usize },
+    #[cfg(feature = "remote")]
     #[error("failed to start the worker")]
     Launch(#[source] Box<dyn Error + Send + Sync>),
     #[cfg(feature = "remote")]

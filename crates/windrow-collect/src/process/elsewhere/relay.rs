@@ -24,7 +24,9 @@ use windrow_sync::{catch_panic, error_chain, unpoisoned};
 
 use super::stream::{Beat, SILENCE, Said, StreamEnd};
 use crate::config::launcher::{Invitation, Launched, Launcher};
-use crate::process::messages::{Answer, Command, Fill, FromWorker, Ready, ToWorker};
+use crate::process::messages::{
+    Answer, Command, Fill, FromWorker, MOST_ELEMENTS, MOST_ENVS, Ready, ToWorker,
+};
 use crate::process::serve_error::ServeError;
 use crate::process::weights::{WeightReceiver, bytes_of};
 
@@ -490,6 +492,10 @@ impl Link<'_> {
     }
 
     fn report(&self, message: Vec<u8>) -> Result<(), ServeError> {
+        if FromWorker::is_vast(&message)? {
+            let (elements, envs) = (MOST_ELEMENTS, MOST_ENVS);
+            return Err(ServeError::Vast { elements, envs });
+        }
         if let Some(first) = self.refused {
             let parsed: FromWorker = decode(&message)?;
             if let Some(what) = parsed.value_of(first) {
