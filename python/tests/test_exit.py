@@ -79,7 +79,8 @@ PROGRAMS = {
     **{
         f"a daemon thread that {does}": (
             "r = ReplayBuffer(storage=LazyTensorStorage(1000), batch_size=10)\n"
-            "r.extend(next(Collector(env, policy, frames_per_batch=10)))\n"
+            "frames = next(Collector(env, policy, frames_per_batch=10))\n"
+            "r.extend(frames)\n"
             "c = Collector('CartPole-v1', frames_per_batch=10)\n"
             "begun = threading.Event()\n"
             "def go_on():\n"
@@ -92,6 +93,7 @@ PROGRAMS = {
         )
         for does, call in [
             ("samples", "r._core.sample()"),
+            ("writes", "r.extend(frames)"),
             ("waits for the buffer", "r._core.len()"),
             ("iterates", "next(c)"),
         ]

@@ -403,6 +403,7 @@ impl ReplayBufferCore {
         given_up: Option<&Py<PyAny>>,
         write: impl Fn(&TensorDict, Duration) -> Result<T, ReplayError> + Sync,
     ) -> PyResult<T> {
+        gil::pass(py);
         let begin = Instant::now();
         // Most writes wait for nothing: they read the user's memory directly, and copy it once,
         // into the buffer.

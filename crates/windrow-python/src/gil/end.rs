@@ -93,6 +93,13 @@ pub(super) fn announce() {
     }
 }
 
+/// Whether the interpreter is about to end. Notes that this thread uses windrow.
+pub(super) fn is_near() -> bool {
+    // A thread that is ending has no guest any more.
+    let _ = GUEST.try_with(|_| ());
+    ENDING.load(Ordering::Relaxed)
+}
+
 /// Rests, if the interpreter is about to end.
 fn rest() {
     // A thread that is ending has no guest any more.
