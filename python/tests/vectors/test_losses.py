@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -143,6 +144,24 @@ def test_options_of_a_reset_reach_the_environment_that_takes_the_place_of_a_lost
         _, info = envs.reset(seed=0, options={"level": 3})
         assert info["lost"][0] is None and "SIGKILL" in info["lost"][1]
         assert envs.get_attr("options") == ({"level": 3}, {"level": 3})
+
+
+def test_a_reset_of_some_leaves_the_loss_of_another_to_the_step_that_cuts_its_episode(
+    tmp_path: Path,
+) -> None:
+    makers = [partial(Scripted, tmp_path)] * 2
+    made = windrow.make_vec(makers, workers=2, on_loss=1, autoreset_mode="Disabled")
+    with closing(made) as envs:
+        envs.reset(seed=0)
+        envs.step(np.zeros(2, np.int64))
+        os.kill(envs.call("pid")[1], signal.SIGKILL)
+        while made._members[0].pids()[1] is not None:  # type: ignore[attr-defined]
+            time.sleep(0.01)
+        seen, info = envs.reset(options={"reset_mask": np.array([True, False])})
+        assert seen[:, 1].tolist() == [0, 1] and "lost" not in info
+        seen, _, _, truncated, info = envs.step(np.zeros(2, np.int64))
+        assert seen[:, 1].tolist() == [1, 1] and truncated.tolist() == [False, True]
+        assert "SIGKILL" in info["lost"][1]
 
 
 def seeds_of(act: Any, workers: int | None, mode: str, mark: Path) -> list[int]:

@@ -281,9 +281,12 @@ class ProcessVector(Exchange):
         # The others have told theirs before.
         notes = self._notes([seen[self._note][env] for env in envs], envs)
         every = range(self.num_envs)
-        for member, reason in self._lost(range(len(self._places))).items():
-            begun = self._begun_anew(member, observed, every, options)
-            notes += [(env, {**info, LOST: reason}) for env, info in begun]
+        begun = sorted({env // self._each for env in envs})
+        # The episodes of others that have ended are cut by the next step.
+        lost = self._lost(begun) if any(map(self._is_gone, begun)) else {}
+        for member, reason in lost.items():
+            anew = self._begun_anew(member, observed, every, options)
+            notes += [(env, {**info, LOST: reason}) for env, info in anew]
         self._keep(every, observed)
         return self._observation(observed), notes
 
@@ -296,9 +299,13 @@ class ProcessVector(Exchange):
         try:
             getattr(self._remotes[member], take)(value)
         except RuntimeError:
-            live, place = self._places[member]
-            if live.pids()[place] is not None:
+            if not self._is_gone(member):
                 raise
+
+    def _is_gone(self, member: int) -> bool:
+        """True where the process of ``member`` has ended."""
+        live, place = self._places[member]
+        return live.pids()[place] is None
 
     def _lost(self, members: Sequence[int]) -> dict[int, str]:
         """Workers among ``members``, and those that are stepped with them, whose processes have
