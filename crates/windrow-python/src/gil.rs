@@ -105,8 +105,8 @@ pub(crate) fn announce_end(py: Python<'_>) {
     let _ = py;
 }
 
-/// Gives the lock up for a moment where the interpreter is about to end, so that a thread rests that
-/// calls nothing but what keeps the lock, such as writes to a buffer.
+/// Gives the lock up for a moment where the interpreter is about to end, so that a thread rests
+/// that calls nothing but what keeps the lock, such as writes to a buffer.
 pub(crate) fn pass(py: Python<'_>) {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     if end::is_near() {

@@ -69,7 +69,7 @@ class Losses:
         return seeds
 
     def of(self, worker: int) -> Known | None:
-        """What a process in the place of ``worker`` has to know; None where no loss is replaced."""
+        """All that a process in the place of ``worker`` has to know; None without replacement."""
         if self.budget is None:
             return None
         own = slice(worker * self._each, (worker + 1) * self._each)
