@@ -12,8 +12,10 @@ fn main() {
     let table = include_str!("src/gil/end.rs");
     let names = table
         .lines()
-        .filter_map(|line| line.trim_start().strip_prefix("fn Py"));
-    for name in names.filter_map(|rest| rest.split_once('(').map(|(name, _)| name)) {
-        println!("cargo::rustc-cdylib-link-arg=-Wl,--wrap=Py{name}");
+        .filter_map(|line| line.trim_start().strip_prefix("fn "))
+        .filter_map(|rest| rest.split_once('(').map(|(name, _)| name))
+        .filter(|name| name.starts_with("Py") || name.starts_with("_Py"));
+    for name in names {
+        println!("cargo::rustc-cdylib-link-arg=-Wl,--wrap={name}");
     }
 }

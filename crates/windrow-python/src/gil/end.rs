@@ -123,6 +123,13 @@ macro_rules! asleep_at_the_end {
                 #[link_name = concat!("__real_", stringify!($name))]
                 fn real($($arg: $type),*) $(-> $out)?;
             }
+            // The linker leaves `__real_NAME` undefined where nothing refers to NAME.
+            unsafe extern "C-unwind" {
+                #[link_name = stringify!($name)]
+                fn named($($arg: $type),*) $(-> $out)?;
+            }
+            #[used]
+            static NAMED: unsafe extern "C-unwind" fn($($type),*) $(-> $out)? = named;
             $($first();)?
             // The only local value with a destructor: nothing else runs without an interpreter.
             let sleeper = Sleeper;
@@ -176,4 +183,5 @@ asleep_at_the_end! {
     fn PyObject_Size(object: *mut PyObject) -> Py_ssize_t;
     fn PyObject_Str(object: *mut PyObject) -> *mut PyObject;
     fn Py_DecRef(object: *mut PyObject);
+    fn _Py_DecRef(object: *mut PyObject);
 }
