@@ -20,6 +20,7 @@ OBJECTS = {
     "init_fn": None,
     "worker_threads": 1,
     "launcher": None,
+    "allow_pickle": False,
 }
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-import socket
 import struct
 import sys
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from tensordict import TensorDict
 from torch import nn
 
 from cartpole import cartpole
+from messages.wire import BIND, Wire, bind_body
 from recurrent import cell, check
 from windrow import WorkerError
 from windrow._windrow import RemoteWeightsCore
@@ -302,29 +300,10 @@ def asked(server: RemoteServer, spec: dict[str, Any], first: bytes | None = None
     """The answer to a client that binds ``spec``, which the protocol knows and
     :class:`RemotePolicy` never sends.
     """
-
-    def frame(kind: int, number: int, words: tuple[int, int, int], body: bytes) -> bytes:
-        head = struct.pack("<IIHHQQQQ", zlib.crc32(body), len(body), kind, 0, number, *words)
-        return struct.pack("<I", zlib.crc32(head)) + head + body
-
-    def exactly(size: int) -> bytes:
-        return b"" if not size else (part := end.recv(size)) + exactly(size - len(part))
-
-    opening = b"windrow\n" + struct.pack("<I", 2)
-    asks = json.dumps(
-        {"spec": spec, "num_envs": 1, "batched": True, "worker": 0, "first_rows": first is not None}
-    ).encode()
-    with socket.socket(socket.AF_UNIX) as end:
-        end.settimeout(60)
-        end.connect(server.address.removeprefix("unix:"))
-        hello = frame(1, 0, (7, 7, 0), struct.pack("<Q", 1 << 20))
-        end.sendall(opening + struct.pack("<I", zlib.crc32(opening)) + hello)
-        end.sendall(frame(16, 1, (0, 0, 0), struct.pack("<Q", len(asks)) + asks + (first or b"")))
-        exactly(16)
-        for _ in range(2):
-            head = exactly(48)
-            answer = exactly(struct.unpack_from("<I", head, 8)[0])
-    return answer.decode()
+    wire = Wire(server.address)
+    answer = wire.ask(BIND, body=bind_body(spec, first=first))
+    wire.close()
+    return answer.text
 
 
 TEXT: dict[str, Any] = {"Unbounded": {"dtype": "bytes", "shape": []}}
