@@ -227,7 +227,7 @@ def test_attributes_are_those_of_the_environments_that_a_collector_steps() -> No
         (raises_value_error, ValueError, "no such road"),
         (raises_odd, RuntimeError, "mud at 3"),
         (raises_surrogates, OSError, "caf"),
-        (raises_lock, RuntimeError, "held"),
+        (raises_lock, LookupError, "held"),
     ],
 )
 def test_what_an_environment_raises_is_raised_here(parallel, act, kind, message) -> None:
