@@ -242,7 +242,7 @@ def test_a_busy_process_skips_and_refuses(build, tmp_path) -> None:
     [
         (raises_value_error, ValueError, "no such road"),
         (raises_odd, RuntimeError, "mud at 3"),
-        (raises_lock, RuntimeError, "held"),
+        (raises_lock, LookupError, "held"),
     ],
 )
 def test_an_exception_of_the_process_is_what_it_was(build, tmp_path, act, kind, told) -> None:
