@@ -69,7 +69,8 @@ def test_a_program_that_is_killed_goes_on_with_the_same_weights(
 )
 def test_a_whole_program_has_as_many_lines_as_its_page_says(name: str) -> None:
     lines = len((FOLDER / f"{name}.py").read_text().splitlines())
-    assert lines <= 250
+    # As `ruff format` lays them out, at 100 columns.
+    assert lines <= 325
     assert (
         f"[`{name}.py`](../examples/python/{name}.py) | {lines} |"
         in (FOLDER.parents[1] / "docs" / "programs.md").read_text()
