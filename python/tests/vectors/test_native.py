@@ -107,6 +107,7 @@ def test_a_vector_is_what_gymnasiums_make_vec_returns() -> None:
     # Gymnasium's wrappers go around it.
     wrapped = gymnasium.wrappers.vector.RecordEpisodeStatistics(ours)
     wrapped.reset(seed=0)
+    wrapped.action_space.seed(0)
     for _ in range(40):
         *_, info = wrapped.step(wrapped.action_space.sample())
         if "episode" in info:
