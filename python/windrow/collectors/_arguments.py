@@ -225,7 +225,7 @@ class _Workers(Arguments, group="Where workers run"):
         default=None,
     )
     allow_pickle: bool = argument(
-        "unpickle objects that workers of a launcher send, which lets these workers run any code here",
+        "unpickle objects that workers of a launcher send: these may then run any code here",
         more="without it, only data is read from them: numbers, text, tensors, lists and dictionaries; their errors arrive as built-in "
         "exceptions, or as a ``RuntimeError`` with their text. Workers on this machine and actors of ``RayCollector`` send objects in any case",
         default=False,
