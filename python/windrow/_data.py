@@ -45,8 +45,8 @@ NUMBERS = frozenset(
         "complex128",
     ]
 )
-#: Types of torch whose elements mean nothing without a scale that is kept beside them. Torch crashes
-#: where it makes tensors of them out of bytes.
+#: Types of torch whose elements mean nothing without a scale that is kept beside them. Torch
+#: crashes where it makes tensors of them out of bytes.
 _QUANTIZED = frozenset(["qint8", "qint32", "quint8", "quint4x2", "quint2x4"])
 #: Values within each other, and values that hold others in all: a few bytes of each make an object
 #: of Python's.

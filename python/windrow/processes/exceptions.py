@@ -101,8 +101,8 @@ def _built_in(name: str, args: tuple[Any, ...] | None) -> BaseException | None:
 
 
 def _lies_outside(error: UnicodeError) -> bool:
-    """Whether ``error`` is at a place beyond its text, which Python reads where it shows it, without
-    a look at the text's length.
+    """Whether ``error`` is at a place beyond its text, which Python reads where it shows it,
+    without a look at the text's length.
     """
     if type(error) is UnicodeError:
         return False
