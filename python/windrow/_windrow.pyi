@@ -25,6 +25,7 @@ __all__ = [
     "WorkerError",
     "__version__",
     "advantages",
+    "announce_end",
     "collects",
     "evaluate_graph",
     "multi_step",

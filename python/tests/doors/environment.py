@@ -18,6 +18,9 @@ FAULTS = ("killed", "stopped", "raises", "exits", "hangs in step", "hangs in res
 LENGTH, AT = 10, 15
 #: Once set, environments that hang in threads of this process go on.
 RELEASE = threading.Event()
+#: The step in which environments without a fault wait while there is a file with the name of the
+#: mark and this ending.
+HELD_AT, HOLD = 60, ".hold"
 
 
 class Faulty(gymnasium.Env[Any, Any]):
@@ -48,6 +51,9 @@ class Faulty(gymnasium.Env[Any, Any]):
         self.step_count += 1
         if self.taken == AT and self.fault != "hangs in reset":
             self._fail()
+        if self.taken == HELD_AT and self.fault is None:
+            while Path(self.mark + HOLD).exists():
+                time.sleep(0.01)
         return self._seen(), float(self.step_count), self.step_count == LENGTH, False, {}
 
     def _fail(self) -> None:

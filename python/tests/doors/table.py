@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from doors.environment import LENGTH, RELEASE, Faulty, when
+from doors.environment import HOLD, LENGTH, RELEASE, Faulty, when
 
 OnLoss = Literal["raise", 3]
 #: Seconds after which a worker counts as frozen.
@@ -377,7 +377,8 @@ def _rows_of_vector(rows: list[_Step], env: int, mode: str) -> str:
 
 def silent(name: str, doors: dict[str, Callable[..., Cell]], mark: str, after: float) -> Cell:
     """The cell of a worker behind one of ``doors`` that hangs without a ``step_timeout``, with the
-    time until a warning names it. Then the process is killed, or the thread goes on.
+    time until a warning names it. Then the process is killed, or the thread goes on. Others wait
+    for that as well, so that a collector does not do without the one that hangs.
     """
     from windrow import _ports
 
@@ -396,6 +397,7 @@ def silent(name: str, doors: dict[str, Callable[..., Cell]], mark: str, after: f
                     and "no call of its environment" in message
                 ):
                     warned.append((time.monotonic(), message))
+                    hold.unlink()
                     # Without a process in the message, the worker is a thread here.
                     RELEASE.set()
                     if found := re.search(r"is process (\d+)", message):
@@ -403,6 +405,8 @@ def silent(name: str, doors: dict[str, Callable[..., Cell]], mark: str, after: f
                     return
 
     RELEASE.clear()
+    hold = Path(mark + HOLD)
+    hold.touch()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         rescuer = threading.Thread(target=rescue)
@@ -412,6 +416,7 @@ def silent(name: str, doors: dict[str, Callable[..., Cell]], mark: str, after: f
         finally:
             over.set()
             rescuer.join()
+            hold.unlink(missing_ok=True)
             _ports.SILENT = before
             RELEASE.clear()
     at, message = warned[0] if warned else (None, "")
