@@ -51,6 +51,9 @@ _QUANTIZED = frozenset(["qint8", "qint32", "quint8", "quint4x2", "quint2x4"])
 #: Values within each other, and values that hold others in all: a few bytes of each make an object
 #: of Python's.
 _DEPTH, _HOLDERS = 32, 1 << 16
+#: Keys in all whose hash the other side can choose, so that the time of reading them may grow with
+#: their square. Python seeds the hashes of text and bytes, and integers below this size are too few.
+_KEYS, _SMALL = 1 << 10, 1 << 20
 #: Dimensions of a batch. TensorDicts that are stacked lazily, and values, take twice the time to be
 #: made for each more.
 _DIMENSIONS = 8
@@ -308,24 +311,40 @@ class _Reading:
 
     def __init__(self, size: int) -> None:
         self._places = max(size, _PLACES)
-        self._depth = self._holders = 0
+        self._depth = self._holders = self._keys = 0
 
     def value(self, given: memoryview) -> Any:
         kind = bytes(given[:1])
         if (read := _READERS.get(kind)) is not None:
             return read(given[1:])
         if kind in (TENSOR, _ARRAY, _SCALAR):
+            if kind != _SCALAR:
+                self._count_holder()
             return self._numbers(kind, given)
         if kind not in _HOLDERS_BY_KIND:
             raise ValueError(f"no kind of value begins with {kind!r}")
-        self._depth, self._holders = self._depth + 1, self._holders + 1
-        if self._depth > _DEPTH or self._holders > _HOLDERS:
-            raise ValueError(
-                f"expected at most {_HOLDERS} lists, dictionaries and TensorDicts, at most {_DEPTH} within each other"
-            )
+        self._depth += 1
+        self._count_holder()
         made = _HOLDERS_BY_KIND[kind](self, given[1:])
         self._depth -= 1
         return made
+
+    def _count_holder(self) -> None:
+        self._holders += 1
+        if self._depth > _DEPTH or self._holders > _HOLDERS:
+            raise ValueError(
+                f"expected at most {_HOLDERS} lists, dictionaries, tensors and arrays, at most {_DEPTH} within each other"
+            )
+
+    def keys(self, given: memoryview) -> list[Any]:
+        """Values that are to be looked up by their hash."""
+        keys = self.values(given)
+        self._keys += sum(not _is_plain_key(key) for key in keys)
+        if self._keys > _KEYS:
+            raise ValueError(
+                f"expected at most {_KEYS} keys that are neither text, bytes nor integers below {_SMALL}, got {self._keys}"
+            )
+        return keys
 
     def items(self, given: memoryview) -> Iterator[memoryview]:
         """The parts of ``given``, each of which follows its length."""
@@ -357,7 +376,7 @@ class _Reading:
             if length > len(rest):
                 raise ValueError(f"a key of {length} bytes, of which there are {len(rest)}")
             rest, size = rest[length:], size + _LENGTH.size + length
-        return dict(zip(self.values(given[:size]), self.values(given[size:]), strict=True))
+        return dict(zip(self.keys(given[:size]), self.values(given[size:]), strict=True))
 
     def size(self, shape: Any) -> tuple[int, ...]:
         """``shape``, once its number of places is known to be within the limit."""
@@ -431,6 +450,12 @@ class _Reading:
         return stacked(values, size)
 
 
+def _is_plain_key(key: object) -> bool:
+    return type(key) in (str, bytes, bool, type(None)) or (
+        type(key) is int and -_SMALL < key < _SMALL
+    )
+
+
 def check_dimensions(count: int) -> None:
     """Raises ValueError where a batch of values has ``count`` dimensions, and that is too many."""
     if count > _DIMENSIONS:
@@ -473,8 +498,8 @@ _READERS: dict[bytes, Callable[[memoryview], Any]] = {
 _HOLDERS_BY_KIND: dict[bytes, Callable[[_Reading, memoryview], Any]] = {
     _LIST: _Reading.values,
     _TUPLE: lambda reading, given: tuple(reading.values(given)),
-    _SET: lambda reading, given: set(reading.values(given)),
-    _FROZENSET: lambda reading, given: frozenset(reading.values(given)),
+    _SET: lambda reading, given: set(reading.keys(given)),
+    _FROZENSET: lambda reading, given: frozenset(reading.keys(given)),
     _DICT: _Reading.mapping,
     _TENSORDICT: _Reading.tensordict,
     _STACK: _Reading.stack,

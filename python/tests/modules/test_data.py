@@ -261,9 +261,48 @@ def test_built_in_exceptions_are_made_again_with_their_traceback(error: Exceptio
     ],
 )
 def test_exceptions_that_would_do_harm_are_not_made_again(name: str, args: tuple[Any, ...]) -> None:
-    sent = DATA.write((f"builtins.{name}", f"{name}: message", "lines", args, (), True))
+    sent = DATA.write((f"builtins.{name}", f"{name}: message", "lines", args, ()))
     error = DATA.read_error(sent)
     assert type(error) is RuntimeError and str(error) == f"{name}: message"
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_an_end_of_the_other_program_crosses_as_a_failure(kind: type[BaseException]) -> None:
+    made = DATA.read_error(DATA.write_error(kind(3)))
+    assert type(made) is RuntimeError and kind.__name__ in str(made.__notes__)
+
+
+def test_the_notes_of_an_exception_are_limited_where_they_are_read() -> None:
+    notes = ("x" * (1 << 21), *["y"] * 1000)
+    made = DATA.read_error(DATA.write(("builtins.KeyError", "m", "lines", (), notes)))
+    assert len(made.__notes__) == 64 and len(made.__notes__[0]) < 1 << 21
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [place * (2**61 - 1) for place in range(2000)],
+        [place * 2.0**61 for place in range(2000)],
+        [(place,) for place in range(2000)],
+        [frozenset([place]) for place in range(2000)],
+    ],
+    ids=["integers", "floats", "tuples", "sets"],
+)
+def test_keys_whose_hashes_the_sender_can_choose_are_limited(keys: list[Any]) -> None:
+    for value in (set(keys), frozenset(keys), dict.fromkeys(keys)):
+        with pytest.raises(ValueError, match="expected at most 1024 keys"):
+            DATA.read(DATA.write(value))
+
+
+def test_any_number_of_keys_of_text_and_small_integers_is_read() -> None:
+    for value in (set(range(5000)), {f"{place}": place for place in range(5000)}):
+        assert DATA.read(DATA.write(value)) == value
+
+
+def test_small_arrays_count_like_lists() -> None:
+    array = np.zeros(1, "uint8")
+    with pytest.raises(ValueError, match="expected at most 65536 lists"):
+        DATA.read(DATA.write([array] * 65536))
 
 
 def test_other_exceptions_cross_by_their_text() -> None:
@@ -272,9 +311,6 @@ def test_other_exceptions_cross_by_their_text() -> None:
         type(made) is RuntimeError
         and "lost" in str(made)
         and "Own" in "".join(traceback.format_exception_only(made))
-    )
-    assert type(DATA.read_error(DATA.write_error(SystemExit(3)))) is KeyboardInterrupt, (
-        "the end of a program is nobody else's to say"
     )
     assert "cannot be read" in str(DATA.read_error(b"o" + pickle.dumps(Trap())))
     objects = Objects()

@@ -8,6 +8,8 @@ from typing import Any
 
 #: Text that is longer is cut to this number of characters.
 _LONG = 1 << 20
+#: Notes of an exception that cross; each is cut to ``_LONG`` characters.
+_NOTES = 64
 
 #: The exceptions that are made again, by name. Others stand for an end of the program or of a loop,
 #: which is nobody else's to say.
@@ -35,8 +37,7 @@ class RemoteTraceback(Exception):
 
 def described(error: BaseException) -> tuple[Any, ...]:
     """The arguments of :func:`made_of` for ``error``, all of them data: the name of the type, the
-    message, the traceback, the exception's arguments if they are plain, the notes, and whether it
-    is a failure rather than an interruption.
+    message, the traceback, the exception's arguments if they are plain, and the first notes.
     """
     # What no encoding knows, such as the name of a file, is written as an escape.
     lines = _cut(
@@ -50,14 +51,13 @@ def described(error: BaseException) -> tuple[Any, ...]:
         all(type(one) in (str, bytes, int, float, bool, type(None)) for one in error.args)
         and len(repr(error.args)) <= _LONG
     )
-    notes = tuple(_cut(note) for note in getattr(error, "__notes__", ()) if type(note) is str)
+    notes = [note for note in getattr(error, "__notes__", ()) if type(note) is str]
     return (
         name,
         message,
         lines,
         error.args if are_plain else None,
-        notes,
-        isinstance(error, Exception),
+        tuple(map(_cut, notes[:_NOTES])),
     )
 
 
@@ -74,23 +74,21 @@ def made_of(
     lines: str,
     args: tuple[Any, ...] | None,
     notes: tuple[str, ...],
-    is_failure: bool,
-) -> BaseException:
+) -> Exception:
     """The exception that was :func:`described`. It has its own type if that is built in. Otherwise
-    it is a ``RuntimeError`` or, for an interruption, a ``KeyboardInterrupt``, with a note that
-    names the type. Its cause has the traceback.
+    it is a ``RuntimeError`` with a note that names the type. Its cause has the traceback.
     """
     error = _built_in(name, args)
     if error is None:
-        error = RuntimeError(message) if is_failure else KeyboardInterrupt(message)
+        error = RuntimeError(message)
         error.add_note(f"It was {name}, which cannot be sent from a worker process.")
-    for note in notes:
-        error.add_note(note)
+    for note in notes[:_NOTES]:
+        error.add_note(_cut(note))
     error.__cause__ = RemoteTraceback(lines.rstrip())
     return error
 
 
-def _built_in(name: str, args: tuple[Any, ...] | None) -> BaseException | None:
+def _built_in(name: str, args: tuple[Any, ...] | None) -> Exception | None:
     """The exception of this name, if it is built in and takes these arguments."""
     kind = _BUILT_IN.get(name)
     try:
