@@ -85,10 +85,21 @@ impl Generations {
         rows.iter().enumerate().map(checked).collect()
     }
 
-    /// Continues the numbers after both these and `others`, so that no sample of either has the
-    /// number of a later frame.
-    pub(crate) fn after(mut self, others: &Self) -> Self {
-        self.next = self.next.max(others.next);
+    /// These numbers, of a state, for a buffer that has had `earlier` until now. If that buffer has
+    /// held frames, all rows get new numbers: a sample from before the load may mean other frames,
+    /// and the state may be that of another buffer, which has counted from 0 as well.
+    pub(crate) fn after(mut self, earlier: &Self) -> Self {
+        if earlier.next == 0 {
+            return self;
+        }
+        self.next = self.next.max(earlier.next);
+        for (row, number) in self.of.iter_mut().enumerate() {
+            *number = self.next;
+            self.next += 1;
+            if earlier.drawn[row] != LastDraw::Never {
+                self.drawn[row] = LastDraw::Earlier;
+            }
+        }
         self
     }
 

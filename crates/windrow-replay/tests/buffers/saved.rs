@@ -47,16 +47,19 @@ fn build(
     kind(builder).build().unwrap()
 }
 
-/// Writes, samples and sets priorities, always in the same way; returns what was drawn.
+/// Writes, samples and sets priorities, always in the same way; returns what was drawn, apart from
+/// the numbers of frames, which a buffer that loads a state gives anew.
 fn use_it(buffer: &ReplayBuffer, stream: &mut Stream, rounds: usize) -> Vec<TensorDict> {
     let mut drawn = Vec::new();
     for round in 0..rounds {
         let frames: Vec<Stamp> = (0..9 + round % 5).map(|_| stream.step()).collect();
         buffer.extend(&batch(&[frames], true)).unwrap();
-        let sample = buffer.sample(8).unwrap();
+        let mut sample = buffer.sample(8).unwrap();
         let rows = index(&sample);
         // Only some samplers have priorities.
         let _ = buffer.update_priority(&rows, &vec![round as f32; rows.len()]);
+        // Only samplers with priorities number frames.
+        let _ = sample.remove("index_generation");
         drawn.push(sample);
     }
     drawn

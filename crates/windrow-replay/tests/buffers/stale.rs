@@ -127,15 +127,31 @@ fn samples_from_before_the_buffer_was_empty_change_nothing() {
 }
 
 #[test]
-fn a_state_keeps_apart_the_frames_that_come_before_and_after_it() {
+fn samples_from_before_a_load_change_nothing_after_it() {
+    let [buffer, other] = [0, 100].map(|first| {
+        let buffer = builder(by_frame()).build().unwrap();
+        buffer.extend(&frames(first, 3)).unwrap();
+        buffer
+    });
+    for source in [&other, &buffer] {
+        let saved = source.state_dict().unwrap();
+        let sample = buffer.sample(None).unwrap();
+        buffer.load_state_dict(&saved).unwrap();
+        assert_eq!(update(&buffer, &sample, 0.0), 0);
+        let rows = entry(&sample, "index");
+        assert_eq!(buffer.update_priority(rows, &[0.0; 30]).unwrap(), 0);
+        assert_eq!(drawn(&buffer), [0, 1, 2]);
+    }
+}
+
+#[test]
+fn samples_from_before_a_load_mean_no_frame_that_is_written_after_it() {
     let buffer = builder(by_frame()).build().unwrap();
     buffer.extend(&frames(0, 3)).unwrap();
     let saved = buffer.state_dict().unwrap();
-    let before = buffer.sample(None).unwrap();
     buffer.extend(&frames(3, 3)).unwrap();
     let lost = buffer.sample(None).unwrap();
     buffer.load_state_dict(&saved).unwrap();
-    assert_eq!(update(&buffer, &before, 1.0), 30);
     buffer.extend(&frames(3, 3)).unwrap();
     assert_eq!(update(&buffer, &lost, 0.0), 0);
 }
