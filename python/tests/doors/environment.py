@@ -35,6 +35,9 @@ class Faulty(gymnasium.Env[Any, Any]):
         self.number, self.fault, self.mark = number, fault, mark
         self.step_count, self.taken, self.begun = 0, 0, 0
 
+    def pid(self) -> int:
+        return os.getpid()
+
     def _seen(self) -> np.ndarray:
         return np.array([self.number, self.step_count], np.float32)
 

@@ -5,6 +5,7 @@ of them.
 from __future__ import annotations
 
 import os
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,65 @@ def test_the_first_environment_is_made_anew_too(tmp_path: Path) -> None:
     while first.taken < 15:
         envs.step(np.zeros(1, np.int64))
     assert envs.envs[0] is not first  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("workers", [None, 1])
+def test_an_environment_that_cannot_be_made_again_is_named(
+    workers: int | None, tmp_path: Path
+) -> None:
+    fault = "raises" if workers is None else "exits"
+    makers = [partial(Once, fault, str(tmp_path / "made"))]
+    envs = windrow.make_vec(makers, workers=workers, on_loss=3)
+    try:
+        envs.reset(seed=0)
+        with pytest.raises(RuntimeError, match="made once") as raised:
+            for _ in range(20):
+                envs.step(np.zeros(1, np.int64))
+        text = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", [])])
+        assert "environment 0" in text and ("exit status 3" in text or "broke" in text), text
+        if workers is not None:
+            with pytest.raises(RuntimeError, match="the one in its place failed: .*made once"):
+                envs.step(np.zeros(1, np.int64))
+    finally:
+        envs.close()
+
+
+def test_a_call_of_a_process_that_has_ended_names_it_and_the_way_out(tmp_path: Path) -> None:
+    mark = str(tmp_path / "mark")
+    envs = windrow.make_vec(
+        [partial(Faulty, place, None, mark) for place in range(2)], workers=2, on_loss=3
+    )
+    try:
+        envs.reset(seed=0)
+        os.kill(envs.call("pid")[1], signal.SIGKILL)  # type: ignore[attr-defined]
+        with pytest.raises(
+            windrow.WorkerError, match="worker 1, environment 1: .* next step or reset"
+        ):
+            for _ in range(1000):
+                envs.get_attr("number")  # type: ignore[attr-defined]
+        assert envs.step(np.zeros(2, np.int64))[4]["lost"][1]
+        assert envs.get_attr("number") == (0, 1)  # type: ignore[attr-defined]
+    finally:
+        envs.close()
+
+
+class Once(Faulty):
+    """Fails in its third step, and cannot be made a second time."""
+
+    def __init__(self, fault: str, made: str) -> None:
+        super().__init__(0, fault, "")
+        try:
+            Path(made).touch(exist_ok=False)
+        except FileExistsError:
+            raise RuntimeError("made once") from None
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        if self.taken < 3:
+            return self._seen(), 0.0, False, False, {}
+        if self.fault == "exits":
+            os._exit(3)
+        raise RuntimeError("a cable broke")
 
 
 class Always(Faulty):

@@ -97,7 +97,8 @@ class Losses:
             if self._each == 1
             else f"environments {first} to {first + self._each - 1}"
         )
-        after = f"; it was replaced {self.budget} times, as on_loss says" if self.budget else ""
+        is_last = self.budget and self.left(worker) <= 0
+        after = f"; it was replaced {self.budget} times, as on_loss says" if is_last else ""
         error = WorkerError(f"worker {worker}, {envs}: {reason}{after}")
         # Several environments are in the message alone.
         vars(error).update(

@@ -76,7 +76,10 @@ def make_vec(
             replaces environments that it has lost. The row of a lost environment is its last
             observation, with the reward 0, truncated, and ``info["lost"]`` is the reason. The new
             environment begins another episode, as after any other end; its seed follows from the
-            last seed, the number and the episode of the environment.
+            last seed, the number and the episode of the environment. It lacks values that
+            ``set_attr`` has set. With ``autoreset_mode="SameStep"``, the reason is in
+            ``info["final_info"]``. Any exception of ``step`` is a loss, also that of an action
+            outside the space.
         step_timeout: seconds that a step or reset of a process's environments may take. A process
             that takes longer counts as frozen and is killed, which is a loss. Needs environments in
             processes.

@@ -312,7 +312,7 @@ class ProcessVector(Exchange):
         ended, each with the reason; others are in their places now.
 
         Raises:
-            WorkerError: a worker has used up its replacements.
+            WorkerError: a worker has used up its replacements, or a replacement failed.
         """
         # Others may be in the middle of a step, and have no row here.
         places = [(member, *self._places[member]) for member in members]
@@ -330,7 +330,11 @@ class ProcessVector(Exchange):
             live, place = self._places[member]
             envs = range(member * self._each, (member + 1) * self._each)
             seeds[member] = self._losses.replace(member, envs)
-            live.replace(place)
+            try:
+                live.replace(place)
+            except Exception as error:
+                why = f"{reason}; the process in its place failed: {error}"
+                raise self._losses.error(member, why) from error
         # Nobody can be called before each has a process again.
         for member in lost:
             self._remotes[member].do("take_over", seeds[member], self._losses.of(member))
@@ -523,10 +527,23 @@ class ProcessVector(Exchange):
             rows = [row for row, env in enumerate(envs) if env // self._each == member]
             if rows:
                 own = [envs[row] - member * self._each for row in rows]
-                answers = remote.do(what, own, *arguments(rows))
+                try:
+                    answers = remote.do(what, own, *arguments(rows))
+                except RuntimeError as error:
+                    if not self._is_gone(member):
+                        raise
+                    raise self._losses.error(member, self._after_end(member)) from error
                 for row, answer in zip(rows, answers or [None] * len(rows), strict=True):
                     found[row] = answer
         return found
+
+    def _after_end(self, member: int) -> str:
+        """Says that the process of ``member`` has ended, and the way out."""
+        if self._losses.left(member) > 0:
+            return (
+                "its process has ended: the next step or reset replaces it, call again after that"
+            )
+        return "its process has ended: close these environments and make others"
 
     def close_extras(self, **kwargs: object) -> None:
         """Ends the processes, which close their environments."""

@@ -106,7 +106,8 @@ class PythonVector(VectorEnv):
         the reason.
 
         Raises:
-            Exception: ``error``, with a note that names the environment, if no more may be lost.
+            Exception: ``error`` if no more may be lost, or the exception of making the new one. A
+                note names the environment.
         """
         if self.losses.left(0) <= 0:
             error.add_note(
@@ -115,8 +116,14 @@ class PythonVector(VectorEnv):
             raise error
         with contextlib.suppress(Exception):
             self.envs[number].close()
-        made = _environment(self._makers[number])
-        self.envs[number] = made if self._wrap is None else self._wrap(made)
+        try:
+            made = _environment(self._makers[number])
+            self.envs[number] = made if self._wrap is None else self._wrap(made)
+        except Exception as failed:
+            failed.add_note(
+                f"It was raised by environment {self._number + number}{self._in_worker}, when it was made again after {type(error).__name__}: {error}."
+            )
+            raise
         [self._new[number]] = self.losses.replace(0, [number])
         return {LOST: f"{type(error).__name__}: {error}"}
 

@@ -95,14 +95,24 @@ impl Silence {
 /// The report that worker `name` has not moved for `after`. `doing` is its state, in words that
 /// follow "it"; empty if it is unknown.
 pub(crate) fn silent(name: &str, after: Duration, doing: &str) -> String {
+    let what = "no call of its environment or policy has returned";
+    waiting(&format!("{name}: {what}"), after, doing)
+}
+
+/// The report that worker `name`, whose environments are stepped one after the other, has not
+/// finished a step or reset of all of them for `after`. `doing` is as in [`silent`].
+pub(crate) fn unfinished(name: &str, after: Duration, doing: &str) -> String {
+    let what = "its step or reset of all of them has not ended";
+    waiting(&format!("{name}: {what}"), after, doing)
+}
+
+fn waiting(what: &str, after: Duration, doing: &str) -> String {
     let seconds = after.as_secs_f64();
     let doing = match doing {
         "" => String::new(),
         doing => format!("; it {doing}"),
     };
-    format!(
-        "{name}: no call of its environment or policy has returned for {seconds} s{doing}. The wait goes on; in a process, step_timeout ends it"
-    )
+    format!("{what} for {seconds} s{doing}. The wait goes on; in a process, step_timeout ends it")
 }
 
 /// The `count` environments from number `first` on, in words.

@@ -133,6 +133,8 @@ fn workers_die_with_their_nursery_and_the_next_one_is_started_when_it_is_needed(
     assert!(exit.starts_with("unknown exit status, since"), "{exit}");
     wait_for_end(pid);
     wait_for_end(helper);
+    // Before its last thread has ended, it may still seem to take requests.
+    wait_for_end(nursery);
     team.supervisor.spawn(0).unwrap();
     let second = parent_of(team.started());
     assert!(second != nursery && second != process::id());

@@ -16,7 +16,7 @@ use crate::process::messages::{FromWorker, Specified, ToWorker};
 use crate::process::program::or_current;
 use crate::process::slot::WorkerProcess;
 use crate::process::thread_state::Hang;
-use crate::shared::heartbeat::{Heartbeat, Silence, environments, silent};
+use crate::shared::heartbeat::{Heartbeat, Silence, environments, silent, unfinished};
 
 /// How long members have to end by themselves where nobody asked to close them.
 const DROPPED: Duration = Duration::from_millis(500);
@@ -112,6 +112,15 @@ impl Member {
     pub(super) fn take_loss(&mut self) -> Option<MemberError> {
         let is_new = !std::mem::replace(&mut self.is_reported, self.dead.is_some());
         self.dead.clone().filter(|_| is_new)
+    }
+
+    /// Notes that another process in its place has failed, by `error`, and that nobody uses it.
+    pub(super) fn give_up(&mut self, error: &VecEnvError) {
+        self.dead = Some(MemberError::Died {
+            status: format!("ended, and the one in its place failed: {}", error.source),
+            words: String::new(),
+        });
+        self.is_reported = true;
     }
 
     /// Whether it has executed its command, and all of its answer has come.
@@ -340,7 +349,12 @@ impl Children {
             let (worker, process) = (first + member, self.each[member].process);
             let name = format!("worker {worker}, {}", environments(worker * envs, envs));
             let doing = process.map_or_else(String::new, WorkerProcess::doing);
-            interrupt.report(&silent(&name, after, &doing))?;
+            let report = match envs {
+                1 => silent(&name, after, &doing),
+                // Each of them may have returned.
+                _ => unfinished(&name, after, &doing),
+            };
+            interrupt.report(&report)?;
         }
         Ok(())
     }

@@ -319,8 +319,16 @@ impl Members {
     }
 
     /// Starts another process in place of that of `member`, which has ended, and waits until it has
-    /// made its environments.
+    /// made its environments. If that fails, the member is dead, and all further calls say so.
     pub(super) fn replace(&mut self, member: usize) -> Result<(), VecEnvError> {
+        let replaced = self.start_again(member);
+        if let Err(error) = &replaced {
+            self.children.each[member].give_up(error);
+        }
+        replaced
+    }
+
+    fn start_again(&mut self, member: usize) -> Result<(), VecEnvError> {
         let first = self.own(member).start;
         let shifted = |fault: VecEnvError| fault.source.of(first);
         self.children
