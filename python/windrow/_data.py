@@ -52,7 +52,8 @@ _QUANTIZED = frozenset(["qint8", "qint32", "quint8", "quint4x2", "quint2x4"])
 #: of Python's.
 _DEPTH, _HOLDERS = 32, 1 << 16
 #: Keys in all whose hash the other side can choose, so that the time of reading them may grow with
-#: their square. Python seeds the hashes of text and bytes, and integers below this size are too few.
+#: their square. Python seeds the hashes of text and bytes, and integers below this size are too
+#: few.
 _KEYS, _SMALL = 1 << 10, 1 << 20
 #: Dimensions of a batch. TensorDicts that are stacked lazily, and values, take twice the time to be
 #: made for each more.
