@@ -47,7 +47,7 @@ const LICENCES: &str = "LICENSES-THIRD-PARTY.txt";
 const PACK: &str = "import pathlib, sys, zipfile, zopfli
 path = pathlib.Path(sys.argv[1])
 packed = path.with_suffix('.packed')
-with zipfile.ZipFile(path) as old, zopfli.ZipFile(packed, 'w', iterations=1) as new:
+with zipfile.ZipFile(path) as old, zopfli.ZipFile(packed, 'w', iterations=15) as new:
     for file in old.infolist():
         new.writestr(file, old.read(file))
 packed.replace(path)";
