@@ -51,10 +51,10 @@ _QUANTIZED = frozenset(["qint8", "qint32", "quint8", "quint4x2", "quint2x4"])
 #: Values within each other, and values that hold others in all: a few bytes of each make an object
 #: of Python's.
 _DEPTH, _HOLDERS = 32, 1 << 16
-#: Keys in all whose hash the other side can choose, so that the time of reading them may grow with
-#: their square. Python seeds the hashes of text and bytes, and integers below this size are too
-#: few.
-_KEYS, _SMALL = 1 << 10, 1 << 20
+#: Bytes in all of keys whose hash the other side can choose, so that the time of reading them may
+#: grow with their number and their size. Python seeds the hashes of text and bytes, and integers
+#: below this size are too few.
+_KEYS, _SMALL = 1 << 14, 1 << 20
 #: Dimensions of a batch. TensorDicts that are stacked lazily, and values, take twice the time to be
 #: made for each more.
 _DIMENSIONS = 8
@@ -339,11 +339,14 @@ class _Reading:
 
     def keys(self, given: memoryview) -> list[Any]:
         """Values that are to be looked up by their hash."""
-        keys = self.values(given)
-        self._keys += sum(not _is_plain_key(key) for key in keys)
+        parts = list(self.items(given))
+        keys = [self.value(part) for part in parts]
+        self._keys += sum(
+            len(part) for part, key in zip(parts, keys, strict=True) if not _is_plain_key(key)
+        )
         if self._keys > _KEYS:
             raise ValueError(
-                f"expected at most {_KEYS} keys that are neither text, bytes nor integers below {_SMALL}, got {self._keys}"
+                f"expected at most {_KEYS} bytes of keys that are neither text, bytes nor integers below {_SMALL}, got {self._keys}"
             )
         return keys
 

@@ -16,6 +16,7 @@ import pytest
 import windrow
 from doors.environment import FAULTS, Faulty
 from doors.table import DOORS, THREADS, cell, envs, silent, vector
+from windrow import _ports
 from windrow.collectors import Evaluator
 from windrow.envs import ParallelEnv
 
@@ -64,6 +65,23 @@ def test_a_frozen_worker_in_a_thread_is_reported(door: str, tmp_path: Path) -> N
 def test_a_frozen_worker_in_a_process_is_reported(door: str, tmp_path: Path) -> None:
     found = silent(door, DOORS, str(tmp_path / "mark"), 0.3)
     assert found.is_right, found
+
+
+def test_a_group_that_does_not_return_is_reported_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_ports, "SILENT", 0.3)
+    mark = str(tmp_path / "mark")
+    faults = [None, None, None, "hangs in step"]
+    makers = [partial(Faulty, number, fault, mark) for number, fault in enumerate(faults)]
+    envs = windrow.make_vec(makers, workers=2, on_loss=3, step_timeout=3.0)
+    try:
+        envs.reset(seed=0)
+        with pytest.warns(windrow.Warning, match="worker 1, environments 2 to 3: a step or reset"):
+            while not Path(mark).exists():
+                envs.step(np.zeros(4, np.int64))
+    finally:
+        envs.close()
 
 
 def test_a_vector_in_the_calling_thread_replaces_an_environment_that_raises(tmp_path: Path) -> None:

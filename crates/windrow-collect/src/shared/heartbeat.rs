@@ -102,7 +102,7 @@ pub(crate) fn silent(name: &str, after: Duration, doing: &str) -> String {
 /// The report that worker `name`, whose environments are stepped one after the other, has not
 /// finished a step or reset of all of them for `after`. `doing` is as in [`silent`].
 pub(crate) fn unfinished(name: &str, after: Duration, doing: &str) -> String {
-    let what = "its step or reset of all of them has not ended";
+    let what = "a step or reset of these has not ended";
     waiting(&format!("{name}: {what}"), after, doing)
 }
 

@@ -179,7 +179,8 @@ impl Member {
                     Some(hang) => hang.end(death.exit),
                 };
                 let words = last_words(doing, None, &death.stderr_tail);
-                self.dead = Some(MemberError::Died { status, words });
+                // A failed replacement has said more already.
+                self.dead.get_or_insert(MemberError::Died { status, words });
             }
         }
     }
