@@ -260,7 +260,7 @@ def test_a_policy_that_cannot_be_called_is_an_error_alone() -> None:
 
 
 def test_a_graph_that_does_not_fit_an_environment_is_told_of() -> None:
-    why = "the graph that it was read as does not fit observations or actions of the environment"
+    why = "the graph that it was read as does not fit observations, actions or number of the environments"
     with pytest.warns(
         windrow.PerformanceWarning, match=f"the policy is called in Python, since {why}"
     ):

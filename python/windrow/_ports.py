@@ -26,6 +26,7 @@ from windrow.envs._simulators import env_state, load_env_state
 from windrow.envs._specs import Key
 from windrow.envs._vectors import habits, options, seed, tell_of_cuts
 from windrow.processes.answers import answer
+from windrow.processes.exceptions import GraphRefused
 from windrow.processes.setup import (
     environments,
     members,
@@ -41,6 +42,7 @@ SILENT = 60.0
 
 __all__ = [
     "EnvPort",
+    "GraphRefused",
     "PolicyPort",
     "SILENT",
     "StagePort",

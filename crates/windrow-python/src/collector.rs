@@ -313,6 +313,11 @@ impl CollectorCore {
         Ok(())
     }
 
+    /// How many environments a worker has, and whether batches have a dimension for them.
+    fn envs_of_a_worker(&self) -> PyResult<(usize, bool)> {
+        Ok(self.here()?.handle.envs_of_a_worker())
+    }
+
     /// Dimensions that the environments of a worker are in, where they are in several.
     fn dimensions(&self) -> PyResult<Vec<usize>> {
         Ok(self.here()?.handle.dimensions().to_vec())

@@ -102,7 +102,7 @@ def test_weights_that_make_no_sense_are_explained() -> None:
         with pytest.warns(DeprecationWarning, match="policy_weights"):
             source.update_policy_weights_(policy_weights=always(1))
     with (
-        Collector(cartpole, frames_per_batch=20) as source,
+        Collector(cartpole, policy_factory=lambda: always(0), frames_per_batch=20) as source,
         pytest.raises(RuntimeError, match="no module"),
     ):
         source.update_policy_weights_()
@@ -317,7 +317,7 @@ def test_a_policy_that_was_read_is_read_again_where_other_than_its_weights_has_c
     if change == "module":
         with pytest.raises(
             RuntimeError,
-            match=r"policy\.module has changed \(it has other weights\): build a new collector",
+            match="it has other weights than it had; build a new collector",
         ):
             collector.update_policy_weights_()
         return

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from windrow.collectors import Collector
-from windrow.policies import audit, reads
+from windrow.policies import audit
+from windrow.policies.lower import lowering
 
 
 class Scaled(nn.Module):
@@ -54,7 +55,7 @@ def test_a_module_whose_change_nobody_saw_is_an_error_that_names_the_row(
     ) as collector:
         next(collector)
         policy.gain = 3.0
-        monkeypatch.setattr(reads.State, "is_same", lambda self: True)
+        monkeypatch.setattr(lowering._Follower, "_is_current", lambda self: True)
         with pytest.raises(
             RuntimeError,
             match=r"row \(\d+,\) of a batch: expected action \[.*, as the module computes it, got .*policy_backend='torch'",
@@ -94,18 +95,40 @@ def test_actions_that_are_as_good_are_none_to_complain_of(always: list[int]) -> 
 
 
 def test_a_look_takes_a_small_share_of_the_time_and_leaves_generators_alone() -> None:
-    compared: list[int] = []
-    looks = audit.Audit(lambda given: compared.append(len(given)), ["observation"])  # type: ignore[arg-type,func-returns-value]
+    compared: list[tuple[int, int | None]] = []
+
+    def compare(given: dict[Any, Any], rows: int | None) -> None:
+        compared.append((len(given["observation"]), rows))
+
+    looks = audit.Audit(compare, ["observation"])
     with Collector("CartPole-v1", Scaled(), frames_per_batch=50) as collector:
         batch = next(collector)
     torch.manual_seed(3)
     before = torch.get_rng_state()
+    looks.envs = 8, True
+    looks.look(batch)
+    assert compared == [(8, 8)], "the first batch is looked at"
     looks._began += 3600
     looks.look(batch)
-    assert not compared, "no time has passed yet"
+    assert len(compared) == 1, "no time has passed yet"
+    looks.be_due()
+    looks.look(batch)
+    assert len(compared) == 2
     looks._began -= 2 * 3600
     looks.look(batch)
-    assert compared == [1] and torch.equal(torch.get_rng_state(), before)
+    assert len(compared) == 3 and torch.equal(torch.get_rng_state(), before)
     looks._spent += 0.02 * 3600
     looks.look(batch)
-    assert compared == [1]
+    assert len(compared) == 3
+
+
+def test_rows_of_one_environment_are_compared_one_by_one() -> None:
+    compared: list[tuple[int, int | None]] = []
+
+    def compare(given: dict[Any, Any], rows: int | None) -> None:
+        compared.append((len(given["observation"]), rows))
+
+    looks = audit.Audit(compare, ["observation", "elsewhere"])
+    with Collector("CartPole-v1", Scaled(), frames_per_batch=50) as collector:
+        looks.look(next(collector))
+    assert compared == [(1, None)] * audit.ALONE

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import TensorDictModule
+from tensordict.nn import NormalParamExtractor, TensorDictModule
 from torch import nn
+from torchrl.modules import ProbabilisticActor
 
 onnx = pytest.importorskip("onnx", reason="models of ONNX are read by onnx")
 runtime = pytest.importorskip("onnxruntime", reason="models of ONNX are compared with onnxruntime")
@@ -315,14 +316,18 @@ def test_drawn_actions_and_models_of_stable_baselines_are_exported() -> None:
 
 
 def test_what_cannot_be_exported_is_named() -> None:
-    class Gamma(nn.Module):
-        def forward(self, observation: torch.Tensor) -> torch.Tensor:
-            return torch.distributions.Beta(observation.exp(), observation.exp()).sample()[..., :2]
-
+    scales = TensorDictModule(
+        nn.Sequential(nn.Linear(4, 4), NormalParamExtractor()), ["observation"], ["loc", "scale"]
+    )
+    drawn = ProbabilisticActor(
+        scales,
+        in_keys={"concentration1": "loc", "concentration0": "scale"},
+        distribution_class=torch.distributions.Beta,
+    )
     with pytest.raises(
         ValueError, match="ONNX has no operator for Gamma, which the policy computes"
     ):
-        export_onnx(Gamma(), env=lambda: GymEnv("CartPole-v1"), exploration_type="random")
+        export_onnx(drawn, env=lambda: GymEnv("CartPole-v1"), exploration_type="random")
     with pytest.raises(ValueError, match="no graph that windrow reads, since expected a module"):
         export_onnx(lambda observation: observation)
 

@@ -273,8 +273,7 @@ def hooked() -> nn.Module:
 @pytest.mark.parametrize(
     ("policy", "why"),
     [
-        (nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5)), "in training mode"),
-        (hooked(), "changes .*seen"),
+        (hooked(), "it writes"),
         (nn.Linear(4, 2).double(), "Double"),
         (lambda observation: observation, "expected a module"),
     ],

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from windrow.collectors import Collector
 from windrow.envs import GymWrapper
-from windrow.policies.lower import lowering
+from windrow.policies.lower import lowering, reading
 from windrow.policies.lower.values import NotLowerable
 
 
@@ -151,33 +151,33 @@ def test_an_index_out_of_range_is_an_error_as_in_torch() -> None:
 def test_integers_are_drawn_from_all_that_may_be_observed(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     limits = torch.iinfo(dtype)
-    drawn = lowering._drawn(lowering.Leaf((4,), dtype), 64, generator)
+    drawn = reading._drawn(lowering.Leaf((4,), dtype), 64, generator)
     assert drawn.min() == limits.min and drawn.max() == limits.max and drawn.dtype == dtype
     assert len(drawn.unique()) > 40 and bool((drawn.abs() < 100).any())
     low, high = torch.tensor([0, -3, 5, 0]), torch.tensor([9, 2, 5, 100])
     if dtype != torch.uint8:
-        drawn = lowering._drawn(lowering.Leaf((4,), dtype, low, high), 400, generator)
+        drawn = reading._drawn(lowering.Leaf((4,), dtype, low, high), 400, generator)
         assert torch.equal(drawn.amin(0).long(), low) and torch.equal(drawn.amax(0).long(), high)
-    small = lowering._drawn(lowering.Leaf((4,), dtype), 64, generator, is_small=True)
+    small = reading._drawn(lowering.Leaf((4,), dtype), 64, generator, is_small=True)
     assert set(small.unique().tolist()) == {0, 1} and bool((small != 0).any(-1).all())
 
 
 def test_floats_are_drawn_large_and_small_in_some_rows() -> None:
     drawn = (
-        lowering._drawn(lowering.Leaf((4,), torch.float32), 40, torch.Generator().manual_seed(0))
+        reading._drawn(lowering.Leaf((4,), torch.float32), 40, torch.Generator().manual_seed(0))
         .abs()
         .amax(-1)
     )
-    assert drawn[lowering.LARGE :: 8].min() > 5 and drawn[lowering.SMALL :: 8].max() < 0.1
+    assert drawn[reading.LARGE :: 8].min() > 5 and drawn[reading.SMALL :: 8].max() < 0.1
 
 
 def test_a_graph_that_is_wrong_for_large_numbers_alone_is_found() -> None:
     expected = torch.randn(40, 2)
     own = expected.clone()
-    lowering._check_equal("action", expected, own)
-    own[lowering.LARGE] += 100
+    reading._check_equal("action", expected, own)
+    own[reading.LARGE] += 100
     with pytest.raises(NotLowerable, match="differ"):
-        lowering._check_equal("action", expected, own)
+        reading._check_equal("action", expected, own)
 
 
 class Wide(gymnasium.Env[Any, Any]):

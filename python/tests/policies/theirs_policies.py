@@ -571,12 +571,12 @@ class BetaAgent(nn.Module):
         return 4 * drawn - 2, beta.log_prob(drawn).sum(-1), beta.entropy().sum(-1)
 
 
-@policy("pendulum")
+@policy("pendulum", "_sample_dirichlet")
 def cleanrl_beta() -> Any:
     return BetaAgent()
 
 
-@policy("cartpole", "in training mode")
+@policy("cartpole")
 def dropout_in_training_mode() -> Any:
     return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 2))
 
@@ -592,7 +592,7 @@ class Deciding(nn.Module):
         return self.net(observation if observation.sum() > 100 else -observation)
 
 
-@policy("cartpole", "rows are mixed")
+@policy("cartpole", "Data-dependent")
 def a_decision_by_numbers() -> Any:
     return Deciding()
 

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -170,23 +169,18 @@ def test_where_processes_cannot_be_had_threads_do(build, monkeypatch, lacks) -> 
         pickling.pickler.cache_clear()
 
 
-def test_a_function_around_a_module_acts_with_the_modules_own_weights(build) -> None:
+def test_a_function_around_a_module_takes_weights_in_processes(build) -> None:
     net = torch.nn.Linear(2, 2)
 
     def policy(observation: torch.Tensor) -> torch.Tensor:
         return torch.stack([net(row) for row in observation[None]])[0]
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "environments written in Python share")
-        with pytest.warns(
-            UserWarning,
-            match="policy uses net, whose new weights no copy of policy in a worker process would get",
-        ):
-            collector = build(MultiSyncCollector, [Counting] * 2, policy)
-    assert place(collector) == "threads"
+    collector = build(MultiSyncCollector, [Counting] * 2, policy)
+    assert place(collector) == "processes"
     for scale in (1.0, -1.0):
         with torch.no_grad():
             net.weight.copy_(torch.tensor([[scale, scale], [-scale, -scale]]))
+        collector.update_policy_weights_()
         # Choices are one-hot.
         assert next(collector)["action"].argmax(-1).tolist() == [int(scale < 0)] * 40
     with pytest.warns(UserWarning, match=r"policy\.module uses net, whose"):

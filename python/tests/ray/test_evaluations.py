@@ -229,3 +229,22 @@ def test_what_cannot_be_built_is_told() -> None:
     lock = __import__("threading").Lock()
     with pytest.raises(TypeError, match='backend="ray" sends env to its actor, but env uses lock'):
         build(lambda: lock, always(0))
+
+
+class Switches(gym.Env[Any, Any]):
+    """Actions are two switches, which no graph chooses."""
+
+    observation_space = gym.spaces.Box(-1, 1, (4,))
+    action_space = gym.spaces.MultiBinary(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+def test_an_actor_that_refuses_the_graph_calls_the_policy() -> None:
+    with build(Switches, always(0, 4), max_steps=3) as evaluator:
+        assert evaluator.evaluate()["eval/num_episodes"] == 2
+        assert "does not fit" in str(evaluator._repr_html_())

@@ -1,6 +1,7 @@
 """The state of a policy changes in every way that a program has, below every class of collector:
 each action is one that the policy computes with the state that it had, called or evaluated in Rust,
-or an error names what cannot be followed. And what a policy does beside computing is done.
+or an error names what cannot be followed. What a policy does beside computing is done. And what it
+does by the number of its rows, it does for that number.
 
 ``cargo xtask stale --count N`` runs this.
 """
@@ -8,51 +9,20 @@ or an error names what cannot be followed. And what a policy does beside computi
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import random
 import sys
-import time
-import warnings
-
-import torch
+from concurrent.futures import ProcessPoolExecutor
 
 from policies import random_modules
-from stale import effects, forms_of_code, forms_of_data, forms_of_modules
 from stale.forms import FORMS
-from stale.lives import Cell, Sum, cells, live
+from stale.lives import Sum
+from stale.runs import PARTS, beside, run
 
-#: Changes in the life of one collector.
-CHANGES = 3
 #: Random modules of floats in a whole run.
 MODULES = 1000
 #: Violations that are shown.
 SHOWN = 40
-
-assert forms_of_code and forms_of_data and forms_of_modules
-
-
-def run(count: int, seed: int, seconds: float, wanted: str) -> Sum:
-    """Runs collectors of all cells in an order drawn by ``seed``, until ``count`` changes were made
-    and checked, or time is over.
-    """
-    total, end = Sum(), time.monotonic() + seconds
-    drawn = random.Random(seed)
-    all_cells = [cell for cell in cells(FORMS) if wanted in str(cell)]
-    while True:
-        for cell in _ordered(all_cells, drawn):
-            if total.changes >= count or time.monotonic() > end:
-                return total
-            live(cell, total, CHANGES)
-
-
-def _ordered(all_cells: list[Cell], drawn: random.Random) -> list[Cell]:
-    """``all_cells`` in a random order in which no form comes again before all others have come."""
-    by_form: dict[str, list[Cell]] = {}
-    for cell in drawn.sample(all_cells, len(all_cells)):
-        by_form.setdefault(cell.form.name, []).append(cell)
-    longest = max(map(len, by_form.values()), default=0)
-    return [
-        found[turn] for turn in range(longest) for found in by_form.values() if turn < len(found)
-    ]
 
 
 def main() -> int:
@@ -77,27 +47,39 @@ def main() -> int:
         help="end after so many seconds, however many changes were made",
     )
     parser.add_argument("--only", default="", help="only those whose description has this text")
+    parser.add_argument(
+        "--without-captures",
+        action="store_true",
+        help="no policy is captured by torch: those that no list has are called",
+    )
     options = parser.parse_args()
     seed = random.randrange(10**6) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    # Where time is short, most of it is for state.
-    total = run(options.count, seed, 0.75 * options.seconds, options.only)
-    acted = effects.run(random.Random(seed), 0.25 * options.seconds)
+    with ProcessPoolExecutor(PARTS, multiprocessing.get_context("spawn")) as pool:
+        parts = [pool.submit(run, options, seed, part) for part in range(PARTS)]
+        others = pool.submit(beside, options, seed)
+        total = Sum()
+        for part in parts:
+            total.add(part.result())
+        acted, counted = others.result()
+    lives = ", ".join(f"{count} {how}" for how, count in total.lives.items())
     print(
-        f"{total.changes} changes, {total.rows} rows checked, {len(total.forms)} forms; "
-        f"evaluated in Rust: {total.followed['native']} followed, {total.refused['native']} refused; "
-        f"called: {total.followed['called']} followed, {total.refused['called']} refused; {len(total.uncopied)} forms cannot be copied; "
-        f"{total.stale} stale, {total.torn} torn, {total.other} other violations"
+        f"{total.changes} changes, {total.rows} rows checked, {len(total.forms)} of {len(FORMS)} forms; lives: {lives}; "
+        f"{len(total.uncopied)} forms cannot be copied; {total.stale} stale, {total.torn} torn, {total.first} wrong from the first row, "
+        f"{total.other} other violations"
     )
     print(
         f"effects: {acted.policies} policies of {len(acted.forms)} forms do something beside computing, {len(acted.lost)} lose it"
     )
-    for violation in [*total.violations, *(f"lost: {lost}" for lost in acted.lost)][:SHOWN]:
+    print(
+        f"rows: {counted.cells} policies of {len(counted.forms)} forms, {counted.native} in Rust, {len(counted.wrong)} wrong"
+    )
+    for violation in [*total.violations, *(f"lost: {lost}" for lost in acted.lost), *counted.wrong][
+        :SHOWN
+    ]:
         print(f"violation: {violation}")
-    wrong = bool(total.violations or acted.lost or not total.changes or not acted.policies)
-    if options.seconds == float("inf"):
+    wrong = bool(total.violations or acted.lost or counted.wrong or not total.changes)
+    if options.seconds == float("inf") and not options.only:
         wrong = bool(_compare_modules(seed)) or wrong
     return int(wrong)
 

@@ -1,7 +1,8 @@
 """Side effects of policies: whether each happens at each step, as it does where torch calls them.
 
 Some count their calls, and add the count to the first number that they observe; some explore, in a
-quarter of their calls; some change what is not theirs.
+quarter of their calls; some change what is not theirs; some alternate; some hand on or write what
+they are given.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from stale.forms import Base
+from stale.forms import Base, OfTensorDict
 from stale.worlds import World
 from windrow.collectors import AsyncCollector, Collector
 
@@ -50,6 +51,9 @@ Make = Callable[[int], tuple[nn.Module, Callable[[], int] | None]]
 COUNTING: dict[str, Make] = {}
 EXPLORING: dict[str, Make] = {}
 OUTSIDE: dict[str, Make] = {}
+TURNING: dict[str, Make] = {}
+#: Those that do what is no state of theirs to their inputs and outputs: they add 1.
+HANDLING: dict[str, Make] = {}
 
 CALLS = 0
 HISTORY: list[int] = []
@@ -81,6 +85,30 @@ def counting(name: str, held: Callable[[], Any], count: Callable[[Any], Any]) ->
 def exploring(name: str, held: Callable[[int], Any], draw: Callable[[Any], Any]) -> None:
     """Adds a policy that explores where ``draw`` gives less than a quarter."""
     EXPLORING[name] = lambda seed: (Acts(lambda self: draw(self) < EXPLORES, held=held(seed)), None)
+
+
+def turning(name: str, held: Callable[[], Any], turn: Callable[[Any], Any]) -> None:
+    """Adds a policy for which ``turn`` gives 0 and 1 in turn."""
+    TURNING[name] = lambda seed: (Acts(turn, held=held()), None)
+
+
+def handling(name: str, act: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+    """Adds a policy that is ``act(module, observation)``, which adds 1."""
+    HANDLING[name] = lambda seed: (type("Policy", (Base,), {"forward": act})(), None)
+
+
+def outside(name: str) -> Callable[[Callable[[], Any]], Any]:
+    """Adds a policy that calls a function, beside what counts its effects."""
+
+    def add(make: Callable[[], tuple[Callable[[Any], Any], Callable[[], int]]]) -> Any:
+        def made(seed: int) -> Any:
+            act, count = make()
+            return Acts(lambda self: act(self) and 0.0 or 0.0), count
+
+        OUTSIDE[name] = made
+        return make
+
+    return add
 
 
 def _set(policy: Any, value: Any) -> Any:
@@ -203,8 +231,8 @@ counting("a list", list, lambda self: _grown(self.held))
 counting("an item of a list", lambda: [0], lambda self: _added(self.held, 0))
 counting("a set", set, lambda self: self.held.add(len(self.held)) or len(self.held))
 counting("a deque", collections.deque, lambda self: _grown(self.held))
-counting("a list that is used up", lambda: list(range(9999, 0, -1)), lambda self: self.held.pop())
-counting("a heap", lambda: list(range(1, 9999)), lambda self: heapq.heappop(self.held))
+counting("a list that is used up", lambda: list(range(400, 0, -1)), lambda self: self.held.pop())
+counting("a heap", lambda: list(range(1, 400)), lambda self: heapq.heappop(self.held))
 counting("a bytearray", bytearray, lambda self: self.held.extend(b"x") or len(self.held))
 counting(
     "an array of the standard library",
@@ -240,6 +268,7 @@ counting(
     Data,
     lambda self: setattr(self.held, "calls", self.held.calls + 1) or self.held.calls,
 )
+counting("a generator", _generator, lambda self: next(self.held))
 COUNTING["a closure"] = lambda seed: (Acts(_closure()), None)
 
 exploring("random.Random", random.Random, lambda self: self.held.random())
@@ -275,18 +304,6 @@ class Lines(logging.Handler):
         self.count += 1
 
 
-def _outside(name: str) -> Callable[[Callable[[], Any]], Any]:
-    def add(make: Callable[[], tuple[Callable[[Any], Any], Callable[[], int]]]) -> Any:
-        def made(seed: int) -> Any:
-            act, count = make()
-            return Acts(lambda self: act(self) and 0.0 or 0.0), count
-
-        OUTSIDE[name] = made
-        return make
-
-    return add
-
-
 class Written:
     """A stream that counts its lines."""
 
@@ -304,12 +321,12 @@ class Written:
 PRINTED = Written()
 
 
-@_outside("print")
+@outside("print")
 def _prints() -> Any:
     return lambda self: print("acting", file=PRINTED), lambda: PRINTED.lines
 
 
-@_outside("logging")
+@outside("logging")
 def _logs() -> Any:
     lines = Lines()
     LOGGER.handlers, LOGGER.propagate = [lines], False
@@ -317,7 +334,7 @@ def _logs() -> Any:
     return lambda self: LOGGER.info("acting"), lambda: lines.count
 
 
-@_outside("a file")
+@outside("a file")
 def _files() -> Any:
     path = Path(tempfile.mkdtemp()) / "calls"
     path.touch()
@@ -329,18 +346,18 @@ def _files() -> Any:
     return write, lambda: path.stat().st_size
 
 
-@_outside("a queue")
+@outside("a queue")
 def _queues() -> Any:
     held: queue.SimpleQueue[int] = queue.SimpleQueue()
     return lambda self: held.put(1), held.qsize
 
 
-@_outside("a list of the program")
+@outside("a list of the program")
 def _lists() -> Any:
     return lambda self: HISTORY.append(1), lambda: len(HISTORY)
 
 
-@_outside("a variable of the environment")
+@outside("a variable of the environment")
 def _environs() -> Any:
     os.environ["WINDROW_CALLS"] = "0"
 
@@ -350,7 +367,7 @@ def _environs() -> Any:
     return count, lambda: int(os.environ["WINDROW_CALLS"])
 
 
-@_outside("a warning")
+@outside("a warning")
 def _warns() -> Any:
     shown = [0]
 
@@ -366,13 +383,13 @@ def _warns() -> Any:
     return warn, lambda: shown[0]
 
 
-@_outside("a semaphore")
+@outside("a semaphore")
 def _semaphores() -> Any:
     held = threading.Semaphore(0)
     return lambda self: held.release(), lambda: held._value
 
 
-@_outside("torch.manual_seed")
+@outside("torch.manual_seed")
 def _seeds() -> Any:
     total = 0
 
@@ -413,14 +430,35 @@ def _acted(
         before = 0 if count is None else count()
         batch = collector.next()
         after = 0 if count is None else count()
-    added = (batch["action"] - batch["observation"])[:, 0]
+    # What the environment has observed is known, whatever the batch says.
+    observed = known(2 * FRAMES)[FRAMES:]
+    if not torch.equal(batch["observation"], observed):
+        raise AssertionError(f"another observation: {batch['observation'][:2].tolist()}")
+    added = (batch["action"] - observed)[:, 0]
     return added.round().int().tolist(), after - before
+
+
+@functools.cache
+def known(frames: int) -> torch.Tensor:
+    """What the first frames of the environment observe."""
+    env, observed = World(), []
+    while len(observed) < frames:
+        observation, is_over = env.reset()[0], False
+        while not is_over:
+            observed.append(torch.from_numpy(observation))
+            observation, _, _, is_over, _ = env.step(None)
+    return torch.stack(observed[:frames])
 
 
 def _lost(kind: str, added: list[int], happened: int) -> str | None:
     if kind == "counts":
         steps = {later - now for now, later in zip(added, added[1:])}
         return None if steps == {1} else f"counts {added[:5]} ..., expected one more in each call"
+    if kind == "turns":
+        steps = {abs(later - now) for now, later in zip(added, added[1:])}
+        return None if steps == {1} and {*added} == {0, 1} else f"turns {added[:5]} ..."
+    if kind == "handles":
+        return None if {*added} == {1} else f"adds {added[:5]} ..., expected 1"
     if kind == "explores":
         share = sum(added) / len(added)
         return (
@@ -431,45 +469,83 @@ def _lost(kind: str, added: list[int], happened: int) -> str | None:
     return None if happened == FRAMES else f"happened {happened} times in {FRAMES} calls"
 
 
-def _runs(seeds: int) -> list[tuple[str, str, Make, Any, str, str, int]]:
-    kinds = (("counts", COUNTING), ("explores", EXPLORING), ("changes", OUTSIDE))
-    runs = []
-    for kind, forms in kinds:
-        for name, make in forms.items():
-            places = [(Collector, "inline", seeds)]
-            # In a process, changes are made there.
-            places += (
-                [(Collector, "threads", 1)]
-                if kind == "changes"
-                else [(Collector, "threads", 1), (AsyncCollector, "processes", 1)]
-            )
-            for collector, place, count in places:
-                runs += [
-                    (kind, name, make, collector, place, backend, seed)
-                    for backend in ("auto", "torch")
-                    for seed in range(count)
-                ]
-    return runs
+KINDS = {
+    "counts": COUNTING,
+    "explores": EXPLORING,
+    "changes": OUTSIDE,
+    "turns": TURNING,
+    "handles": HANDLING,
+}
 
 
-def run(drawn: random.Random, seconds: float) -> Effects:
-    """Runs all policies, in an order that is drawn, until time is over."""
+@dataclass(frozen=True)
+class Run:
+    """A policy below a collector."""
+
+    kind: str
+    name: str
+    collector: Any
+    place: str
+    backend: str
+    seed: int
+    is_wrapped: bool
+
+    def __str__(self) -> str:
+        given = " of a tensordict" if self.is_wrapped else ""
+        return f"{self.name}{given} {self.kind}, {self.collector.__name__} {self.place} {self.backend}, seed {self.seed}"
+
+    @property
+    def makes_sense(self) -> bool:
+        # In a process, changes are made there; and what is in a TensorDict is the batch's.
+        return (self.kind, self.place) != ("changes", "processes") and not (
+            self.kind == "handles" and self.is_wrapped
+        )
+
+    def lost(self) -> str | None:
+        """What is lost, if it is."""
+        policy, count = KINDS[self.kind][self.name](self.seed)
+        if self.is_wrapped:
+            policy = OfTensorDict(policy)
+        acted = _acted(self.collector, self.place, self.backend, policy, count)
+        return _lost(self.kind, *acted)
+
+
+def _runs() -> list[Run]:
+    places = ((Collector, "inline"), (Collector, "threads"), (AsyncCollector, "processes"))
+    runs = [
+        Run(kind, name, collector, place, backend, seed, is_wrapped)
+        for kind, forms in KINDS.items()
+        for name in forms
+        for collector, place in places
+        for backend in ("auto", "torch")
+        for seed in range(SEEDS if place == "inline" else 1)
+        for is_wrapped in (False, True)
+    ]
+    return [run for run in runs if run.makes_sense]
+
+
+def run(drawn: random.Random, seconds: float, wanted: str) -> Effects:
+    """Runs each policy once in the calling thread, and then with others in an order that is drawn,
+    until time is over.
+    """
     total, end = Effects(), time.monotonic() + seconds
-    runs = _runs(SEEDS)
-    for kind, name, make, collector, place, backend, seed in drawn.sample(runs, len(runs)):
-        if time.monotonic() > end:
+    runs = [run for run in _runs() if wanted in f"effects: {run}"]
+    first: dict[tuple[str, str], Run] = {}
+    for run in drawn.sample(runs, len(runs)):
+        if run.place == "inline" and run.backend == "auto":
+            first.setdefault((run.kind, run.name), run)
+    for run in (*first.values(), *drawn.sample(runs, len(runs))):
+        if len(total.forms) >= len(first) and time.monotonic() > end:
             break
-        policy, count = make(seed)
-        what = f"{name} {kind}, {collector.__name__} {place} {backend}, seed {seed}"
         try:
-            lost = _lost(kind, *_acted(collector, place, backend, policy, count))
+            lost = run.lost()
         except Exception as error:
-            if place != "inline" and re.search("pickle|does not have state", str(error)):
+            if run.place != "inline" and re.search("pickle|does not have state", str(error)):
                 # No worker gets a copy of it.
                 continue
             lost = f"{type(error).__name__}: {str(error)[-400:]}"
         total.policies += 1
-        total.forms.add(f"{name} {kind}")
+        total.forms.add(f"{run.name} {run.kind}")
         if lost is not None:
-            total.lost.append(f"{what}: {lost}")
+            total.lost.append(f"{run}: {lost}")
     return total

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 import sys
 import threading
@@ -10,9 +12,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import cloudpickle
 import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModuleBase
 
-from stale.forms import Form
+from stale.forms import Form, OfTensorDict
 from stale.worlds import STEPS, World, Wrapper
 from windrow.collectors import (
     AsyncBatchedCollector,
@@ -47,10 +52,14 @@ PLACES = {
     "AsyncBatchedCollector": ("threading", "multiprocessing"),
     "Evaluator": ("thread", "process"),
 }
-BACKENDS = ("auto", "torch")
+BACKENDS = ("auto", "torch", "native")
 #: What changes the state: the program between batches; an environment's step or a wrapper around
 #: it; a hook before or after a batch; or a thread of the program that does nothing else.
 CHANGERS = ("program", "step", "wrapper", "before", "after", "thread")
+
+
+#: How the life of a collector may go.
+LIVES = ("followed", "recaptured", "called after", "called", "refused")
 
 
 @dataclass(frozen=True)
@@ -62,11 +71,24 @@ class Cell:
     place: str
     backend: str
     changer: str
+    #: Whether the policy maps a TensorDict to a TensorDict.
+    is_wrapped: bool = False
 
     def __str__(self) -> str:
-        return (
-            f"{self.form.name}, changed by {self.changer}, {self.kind} {self.place} {self.backend}"
-        )
+        given = " of a tensordict" if self.is_wrapped else ""
+        return f"{self.form.name}{given}, changed by {self.changer}, {self.kind} {self.place} {self.backend}"
+
+    @property
+    def pairs(self) -> set[tuple[str, object]]:
+        """What comes together in it, that should be seen together."""
+        kind = self.form.kind
+        return {
+            (kind, self.kind),
+            (kind, self.is_wrapped),
+            (self.kind, self.place),
+            (self.kind, self.changer),
+            (self.kind, self.is_wrapped),
+        }
 
     @property
     def is_copied(self) -> bool:
@@ -78,16 +100,23 @@ class Cell:
         return self.place in ("processes", "process")
 
     @property
+    def cost(self) -> int:
+        """How many things make it take longer: another process, a TensorDict, several changes."""
+        return self.in_process + self.is_wrapped + (self.changer in ("step", "wrapper", "thread"))
+
+    @property
     def makes_sense(self) -> bool:
-        if self.kind == "Evaluator" and (self.form.is_mode or self.changer != "program"):
+        form, changer = self.form, self.changer
+        if form.is_local and self.is_copied:
             return False
-        if self.changer in ("step", "wrapper") and (
-            self.in_process or self.place == "multiprocessing"
-        ):
-            # The environments have no policy to change.
+        if self.kind == "Evaluator" and (form.is_mode or changer != "program"):
             return False
-        if self.changer == "thread":
-            return self.form.action is None and not self.form.is_flag
+        if changer in ("step", "wrapper"):
+            # The environments have no policy to change, or it is not theirs to change.
+            elsewhere = self.in_process or self.place == "multiprocessing"
+            return not elsewhere and not form.is_local and form.undo is None
+        if changer == "thread":
+            return form.is_raced and form.action is None and not form.is_flag
         return True
 
 
@@ -97,17 +126,30 @@ class Sum:
 
     changes: int = 0
     rows: int = 0
-    #: Changes that were followed, by the backend and the place.
-    followed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("native", "called"), 0))
-    refused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("native", "called"), 0))
+    #: Lives of policies that Rust evaluated to the end, by the first proof or by a later one as
+    #: well; of those that were called from some batch on, or from the first; and of those that
+    #: ended in an error, or were not built for one, where that is an answer.
+    lives: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LIVES, 0))
     forms: set[str] = field(default_factory=set)
     #: Forms of which no copy can be made.
     uncopied: set[str] = field(default_factory=set)
+    #: Actions of an older state, of no state, and of none before anything changed.
     stale: int = 0
+    first: int = 0
     torn: int = 0
     #: What else is wrong.
     other: int = 0
     violations: list[str] = field(default_factory=list)
+
+    def add(self, other: Sum) -> None:
+        """Adds what came of others."""
+        for how, count in other.lives.items():
+            self.lives[how] += count
+        self.forms |= other.forms
+        self.uncopied |= other.uncopied
+        self.violations += other.violations
+        for name in ("changes", "rows", "stale", "torn", "first", "other"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class Wrong(Exception):
@@ -121,6 +163,8 @@ class Life:
         self.cell, self.total, self.changes = cell, total, changes
         self.form = cell.form
         self.policy, self._change = cell.form.make()
+        if cell.is_wrapped and is_wrappable(self.policy):
+            self.policy = OfTensorDict(self.policy)
         #: How many changes have begun, and have ended.
         self.begun = self.done = 0
         self._changing = threading.Lock()
@@ -129,6 +173,8 @@ class Life:
         self._steps = 0
         self._is_over = threading.Event()
         self.backend = "called"
+        self._collector: Any = None
+        self._captured = 0
 
     def change(self) -> None:
         # Environments of several workers change it. One that is late would bring an older state
@@ -141,23 +187,22 @@ class Life:
 
     def run(self) -> None:
         """Lives, and adds what came of it to the sum."""
-        total = self.total
-        total.forms.add(self.form.name)
+        self.total.forms.add(self.form.name)
         try:
             collector = self._built()
         except Exception as error:
-            # A collector that acts with copies needs a form that can be copied.
-            if self.cell.is_copied and re.search("cannot (be )?pickle", str(error)):
-                total.uncopied.add(self.form.name)
-            else:
-                self._wrong("other", f"was not built: {error}")
+            self._hear_at_build(str(error))
             return
         try:
             with collector:
                 self._live(collector)
+                self._end()
         except Wrong as wrong:
             what, _, text = str(wrong).partition(": ")
-            self._wrong(what, text)
+            if self.form.is_whole_copy or not self.cell.is_copied or not self._is_called():
+                self._wrong(what, text)
+            else:
+                self.total.uncopied.add(self.form.name)
         except Exception as error:
             self._hear(error)
         finally:
@@ -167,19 +212,51 @@ class Life:
         setattr(self.total, what, getattr(self.total, what) + 1)
         self.total.violations.append(f"{what}: {self.cell} ({self.backend}): {text}")
 
+    def _hear_at_build(self, text: str) -> None:
+        if self.cell.backend == "native" and "policy" in text:
+            self.total.lives["refused"] += 1
+        elif self.cell.in_process or (
+            self.cell.is_copied and not (self.form.is_whole_copy and is_copyable(self.policy))
+        ):
+            # A collector that acts with copies needs a form that can be copied.
+            self.total.uncopied.add(self.form.name)
+        else:
+            self._wrong("other", f"was not built: {text}")
+
     def _hear(self, error: Exception) -> None:
-        """An error is an answer, where it names what has changed."""
+        """An error is an answer where it was asked for, and where a copy cannot follow; there it
+        names what has changed.
+        """
         text = str(error)
         # A thread may begin to change it as soon as this error is raised.
-        if (
-            (self.begun or self.cell.changer == "thread")
-            and re.search(rf"\b({self.form.names})", text)
-            and re.search("changed|changes|no weights were given", text)
-        ):
+        has_changed = self.begun > 0 or self.cell.changer == "thread"
+        names = self.cell.in_process and re.search(rf"\b({self.form.names})|pickle", text)
+        # Weights keep their names, and attributes of copies are sent as pickles.
+        unfit = self.cell.is_copied and re.search(
+            "no weight called|is missing, expected shape|cannot be sent|parts of .* have changed",
+            text,
+        )
+        unfit = unfit or (self.cell.is_copied and not self.form.is_whole_copy)
+        if has_changed and (names or unfit or self.cell.backend == "native" and "policy" in text):
             self.total.changes += 1
-            self.total.refused[self.backend] += 1
+            self.total.lives["refused"] += 1
         else:
             self._wrong("other", f"{type(error).__name__}: {text[-600:]}")
+
+    def _end(self) -> None:
+        """Notes who evaluated the policy."""
+        if self.backend == "called":
+            how = "called"
+        elif self._is_called():
+            how = "called after"
+        else:
+            how = "recaptured" if captures() > self._captured else "followed"
+        self.total.lives[how] += 1
+
+    def _is_called(self) -> bool:
+        """Whether torch evaluates the policy now."""
+        now = getattr(self._collector, "policy_backend", self.backend)
+        return self.backend == "called" or now not in ("native", self.backend)
 
     # Building
 
@@ -202,6 +279,7 @@ class Life:
                 exploration_type="random",
             )
             self.backend = "native" if isinstance(evaluator._choice.core, dict) else "called"
+            self._captured = captures()
             return evaluator
         several = cell.kind not in ("Collector", "AsyncCollector")
         place = (
@@ -226,6 +304,7 @@ class Life:
         )
         self._collector = collector
         self.backend = "native" if collector.policy_backend == "native" else "called"
+        self._captured = captures()
         return collector
 
     def _stepped(self) -> None:
@@ -265,7 +344,6 @@ class Life:
 
     def _follow(self, count: int) -> None:
         self.total.changes += count
-        self.total.followed[self.backend] += count
 
     def _collect_here(self, collector: Any) -> None:
         for number in range(self.changes + 1):
@@ -303,9 +381,12 @@ class Life:
         self._follow(self.begun)
 
     def _of_version(self, version: int) -> tuple[int, int]:
+        if version < 0:
+            # Weights moved while it acted.
+            return min(low for low, _ in self.versions.values()), self.begun
         low, high = self.versions.get(version, self.versions[len(self.versions) - 1])
         # State that threads share may be newer.
-        lives = self.form.is_shared and self.backend == "called" and not self.cell.in_process
+        lives = self.form.is_shared and self._is_called() and not self.cell.in_process
         return low, self.begun if lives else high
 
     def _race(self, collector: Any) -> None:
@@ -363,7 +444,7 @@ class Life:
         # A reader beside a writer sees the present value.
         is_own = (
             races
-            and self.backend == "called"
+            and self._is_called()
             and (not self.cell.is_copied or self.form.is_shared and not self.cell.in_process)
         )
         for observation, action, version in zip(observed, acted, versions):
@@ -383,6 +464,8 @@ class Life:
         matches = [
             number for number in range(self.begun + 1) if self._is(observation, action, number)
         ]
+        if not self.begun:
+            raise Wrong(f"first: {shown}")
         if not matches:
             raise Wrong(f"torn: {shown}")
         raise Wrong(
@@ -408,21 +491,73 @@ def _wrapped(on_step: Callable[[], Any]) -> Any:
     return Wrapper(World(), on_step)
 
 
+def captures() -> int:
+    """How often torch has captured something in this process."""
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    return 0 if utils is None else utils.counters["stats"]["unique_graphs"]
+
+
+def is_wrappable(policy: Any) -> bool:
+    """Whether it is a module that does not take a TensorDict already."""
+    return isinstance(policy, torch.nn.Module) and not isinstance(policy, TensorDictModuleBase)
+
+
+def is_copyable(policy: Any) -> bool:
+    """Whether a copy can be made of it, and can be sent."""
+    try:
+        copy.deepcopy(policy)
+        pickle.loads(cloudpickle.dumps(policy))
+    except Exception:
+        return False
+    return True
+
+
+def contradiction(form: Form, changes: int) -> str | None:
+    """What torch computes of a form otherwise than it says, if there is anything."""
+    policy, change = form.make()
+    try:
+        for number in range(changes + 1):
+            with torch.no_grad():
+                if number:
+                    change(form.level(number))
+                observed = torch.rand(3, 2, dtype=torch.float32)
+                if isinstance(policy, TensorDictModuleBase):
+                    acted = policy(TensorDict({"observation": observed}, [3]))["action"]
+                else:
+                    acted = policy(observed)
+            expected = form.expected(observed, form.level(number)).to(acted.dtype)
+            if not torch.allclose(acted, expected, atol=TOLERANCE):
+                return f"{form.name}: after {number} changes torch computes {acted.tolist()}, expected {expected.tolist()}"
+    finally:
+        if form.undo is not None:
+            form.undo()
+    return None
+
+
 def cells(forms: dict[str, Form]) -> Iterator[Cell]:
     """Every form, class, place, backend and changer that make sense together."""
+    ways = [
+        (kind, place, backend, changer, is_wrapped)
+        for kind, places in PLACES.items()
+        for place in places
+        for backend in BACKENDS
+        for changer in CHANGERS
+        for is_wrapped in (False, True)
+    ]
     for form in forms.values():
-        for kind, places in PLACES.items():
-            for place in places:
-                for backend in BACKENDS:
-                    for changer in CHANGERS:
-                        cell = Cell(form, kind, place, backend, changer)
-                        if cell.makes_sense:
-                            yield cell
+        for way in ways:
+            cell = Cell(form, *way)
+            if cell.makes_sense:
+                yield cell
 
 
 def live(cell: Cell, total: Sum, changes: int) -> None:
     """Runs one collector."""
-    Life(cell, total, changes).run()
+    try:
+        Life(cell, total, changes).run()
+    finally:
+        if cell.form.undo is not None:
+            cell.form.undo()
 
 
 assert STEPS < FRAMES_PER_BATCH

@@ -79,7 +79,8 @@ def truth(name: str, value: object) -> bool:
 def _tracked(default: bool) -> Any:
     return argument(
         "write policy_version, the version of the weights that acted",
-        more='it is at the root and, in the same memory, under ``"next"``',
+        more='it is at the root and, in the same memory, under ``"next"``; -1 where the weights of a module that torch calls changed '
+        "while a batch was collected",
         default=default,
         check=truth,
         engine=True,
@@ -215,7 +216,7 @@ class _Workers(Arguments, group="Where workers run"):
         "ends one worker alone. By default, the worker of a ``Collector`` runs inline; several workers, or one in the background, are "
         "threads where all environments are known to be native, otherwise processes. What a worker process needs is pickled by "
         "cloudpickle, so environment objects, functions and what these refer to are copies there: give what changes as ``policy``. Where "
-        "the default meets something that cannot be pickled, or a ``policy`` that is a function around a module, workers are threads, and "
+        "the default meets something that cannot be pickled, or a module with a function around another module, workers are threads, and "
         "a warning says why",
         default=None,
     )

@@ -11,6 +11,7 @@ import inspect
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -30,6 +31,7 @@ from windrow.collectors._progress import Loop, Progress
 from windrow.collectors._workers import Devices, Workers
 from windrow.envs._specs import path, set_delta
 from windrow.policies.choose import (
+    UNFIT,
     Choice,
     Conditions,
     Sent,
@@ -41,7 +43,9 @@ from windrow.policies.choose import (
 )
 from windrow.policies.weights import WeightSource
 from windrow.processes.blame import held_weights
+from windrow.processes.exceptions import is_refusal
 from windrow.processes.pickling import NoProcesses
+from windrow.processes.setup import sending
 
 if TYPE_CHECKING:
     from windrow.policies.audit import Audit
@@ -95,6 +99,8 @@ class BaseCollector(Control):
     _same: Any = None
     #: The user was warned of a worker that is missed.
     _missed = False
+    #: Worker processes have refused the graph of the policy.
+    _is_refused = False
 
     @takes(CollectorArguments)
     def __init__(self, arguments: CollectorArguments) -> None:
@@ -128,27 +134,31 @@ class BaseCollector(Control):
         move = getattr(arguments.postproc, "to", None)
         if self._devices.storing is not None and move is not None:
             move(self._devices.storing)
-        try:
-            choice = self._make_core(arguments)
-        except NoProcesses as reason:
-            # What can be killed is a process.
-            if self._placed or arguments.step_timeout is not None:
-                raise
-            self._fall_back(str(reason))
-            choice = self._make_core(arguments)
+        with sending() as environments:
+            try:
+                choice = self._fitting_core(arguments)
+            except NoProcesses as reason:
+                # What can be killed is a process.
+                if self._placed or arguments.step_timeout is not None:
+                    raise
+                environments.keep()
+                self._fall_back(str(reason))
+                choice = self._fitting_core(arguments)
         self._warn_of_rounding(arguments.frames_per_batch)
-        self._source = WeightSource(self._core, choice)
-        #: Why torch evaluates the policy.
-        self._doubt = choice.doubt
+        self._source = WeightSource(self._core, choice, inline=self._placement == "inline")
+        #: Why torch has evaluated the policy from the beginning.
+        self._doubted = choice.doubt
         if (
             isinstance(choice.core, dict)
             and choice.core.get("fallback")
             and self._core.policy_backend() == "torch"
         ):
-            self._doubt = "the graph that it was read as does not fit observations or actions of the environment"
-            tell_of_python(self._doubt)
+            self._doubted = UNFIT
+            tell_of_python(UNFIT)
         choice.tell()
         self._audit = choice.audit if self._core.policy_backend() == "native" else None
+        if self._audit is not None:
+            self._audit.envs = self._core.envs_of_a_worker()
         if arguments.interruptor is not None:
             follow(arguments.interruptor, self._core)
         if type(self.policy).__name__ == "RandomPolicy" and self.policy.action_spec is None:
@@ -170,15 +180,34 @@ class BaseCollector(Control):
         self._placement = "threads"
         warn(f"workers run in threads, where Python code takes turns: {reason}")
 
+    @property
+    def _doubt(self) -> str | None:
+        """The reason why torch evaluates the policy."""
+        return self._doubted or self._source.lost
+
+    def _fitting_core(self, arguments: CollectorArguments) -> Choice:
+        """Makes the engine's collector; returns its policy, which is called where worker processes
+        refuse the graph that it was read as.
+        """
+        try:
+            return self._make_core(arguments)
+        except Exception as error:
+            if not is_refusal(error) or isinstance(arguments.policy, Sent):
+                raise
+        self._is_refused = True
+        return self._make_core(arguments)
+
     def _make_core(self, arguments: CollectorArguments) -> Choice:
         """Makes the engine's collector; returns its policy."""
         choice = self._chosen_policy(arguments)
+        if self._is_refused:
+            choice = replace(choice, doubt=UNFIT, surprise="once")
         if self._placement == "processes" and not self._placed and self._workers.factories is None:
             is_torch = isinstance(choice.core, list) and not isinstance(arguments.policy, Sent)
             held = held_weights(_predictors.adapted(arguments.policy)) if is_torch else None
             if held is not None:
                 self._fall_back(
-                    f"policy{held}, whose new weights no copy of policy in a worker process would get. Give the module itself as "
+                    f"policy{held}, whose new weights no copy of policy in a worker process would get. Make it an attribute of the "
                     'policy, or choose placement="processes" for copies of what it is now, or placement="threads"'
                 )
         if self._placement == "processes":
@@ -206,6 +235,7 @@ class BaseCollector(Control):
             Conditions(
                 self._exploration,
                 threads=self._placement != "inline",
+                apart=self._placement == "processes",
                 device=device,
                 is_here=arguments.launcher is None,
                 trust=bool(arguments.trust_policy),
@@ -215,7 +245,7 @@ class BaseCollector(Control):
                 rows=self._rows,
                 warmup=warmup_of(arguments.cudagraph_policy, device),
             ),
-            backend=arguments.policy_backend,
+            backend="torch" if self._is_refused else arguments.policy_backend,
             env=self._workers.given[0],
         )
 
@@ -237,6 +267,9 @@ class BaseCollector(Control):
             and not arguments.progress
             and arguments.logger is None
         )
+        # Versions of a module that the program changes are marked in Python.
+        is_live = choice.shared and isinstance(choice.core, list)
+        plain = plain and not (is_live and arguments.track_policy_version)
         fills_buffer = plain and bool(getattr(buffer, "_takes_frames_as_they_are", False))
         random_frames = max(
             0, int(arguments.init_random_frames or 0) - getattr(buffer, "write_count", 0)
@@ -390,11 +423,17 @@ class BaseCollector(Control):
         """What the policy needs around it, where it is called in this thread."""
         if self._placement != "inline" or self.policy_backend != "torch":
             return None
-        return _acting.acting(self._exploration, _acting.aggregation())
+        return self._settled()
+
+    @contextlib.contextmanager
+    def _settled(self) -> Iterator[None]:
+        with _acting.acting(self._exploration, _acting.aggregation()):
+            yield
+        self._source.settle()
 
     def _processed(self, batch: td.TensorDictBase) -> td.TensorDictBase:
         """A batch, or zeros in the shape of one, after post-processing."""
-        if self._audit is not None:
+        if self._audit is not None and self._source.lost is None:
             self._audit.look(batch)
         batch = self._with_deltas(self._shaped(batch))
         if self._arguments.compact_obs:
@@ -448,6 +487,7 @@ class BaseCollector(Control):
         self._tell_of_loss()
         if self._progress is not None:
             self._progress.add(batch, self)
+        self._source.mark(batch)
         batch = self._processed(batch)
         if self.replay_buffer is not None:
             return batch
@@ -512,6 +552,7 @@ class BaseCollector(Control):
             batch = self._core.rollout()
         if self._progress is not None:
             self._progress.add_outside(batch)
+        self._source.mark(batch)
         return self._with_deltas(batch)
 
     def __len__(self) -> int:

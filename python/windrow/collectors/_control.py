@@ -226,7 +226,7 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         policy_weights: Weights | Mapping[int, Weights] | None = None,
     ) -> None:
         """Publishes weights as a new version, which each worker uses from its next share of a batch
-        on.
+        on. Does nothing where no weights are given and the policy has none.
 
         Args:
             policy_or_weights: a module, a TensorDict of parameters, a ``state_dict``, or a
@@ -245,8 +245,9 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
             ValueError: weights were given twice, or belong to another policy; there is no such
                 worker.
             KeyError: there is no such model.
-            RuntimeError: there are no weights to publish; or more than the weights of the module,
-                which windrow has read, was changed.
+            RuntimeError: workers have weights of their own and none are given, as with
+                ``policy_factory`` alone; or more than the weights of the module, which windrow has
+                read, was changed.
         """
         self._check_answers()
         given = _single_source(policy_or_weights, weights, policy, policy_weights)
@@ -281,7 +282,9 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
 
     @property
     def policy_version(self) -> int:
-        """Version of the weights published last; 0 before the first were."""
+        """Version of the weights published last; 0 before the first were. Weights of a module that
+        torch calls itself, not a copy, get a new version with the batch after they have changed.
+        """
         return int(self._checked.stats()["policy_version"])
 
     @property
@@ -438,7 +441,7 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
     @property
     def policy_backend(self) -> str:
         """``"native"``: Rust evaluates the policy; ``"torch"``: Python does."""
-        return self._core.policy_backend()
+        return "torch" if self._source.lost is not None else self._core.policy_backend()
 
     @property
     def frames_per_batch(self) -> int:

@@ -4,6 +4,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -13,7 +14,6 @@ from windrow._lazy import module, tensordict, torch
 from windrow._logger import log_to, loggable
 from windrow._numbers import at_least
 from windrow._types import Device, Env, Policy
-from windrow._warnings import warn
 from windrow._windrow import EvaluatorCore
 from windrow.collectors import _statistics
 from windrow.collectors._ending import ALIVE, Ending
@@ -22,14 +22,23 @@ from windrow.envs import _convert
 from windrow.envs._factory import Factory, env_of, is_function
 from windrow.envs._specs import Key
 from windrow.envs._video import Video, filmed
-from windrow.policies.choose import Choice, Conditions, choose, copied_now, exploration_name
-from windrow.policies.weights import tensors_of, weights_by_id
+from windrow.policies.choose import (
+    UNFIT,
+    Choice,
+    Conditions,
+    Sent,
+    choose,
+    copied_now,
+    exploration_name,
+)
+from windrow.policies.weights import BESIDE, tensors_of, weights_by_id
 from windrow.processes import setup, start
 from windrow.processes.blame import held_weights
+from windrow.processes.exceptions import is_refusal
 from windrow.processes.pickling import NoProcesses
 from windrow.processes.proxy import RemoteEnv
 
-_ray_evaluator, _reads = module("windrow.ray._evaluator"), module("windrow.policies.reads")
+_ray_evaluator = module("windrow.ray._evaluator")
 T = TypeVar("T")
 _EPISODES = "which is what episodes are made of here"
 
@@ -280,7 +289,6 @@ class Evaluator(Ending):
     _backend: str
     #: Functions that let the user's environment gather statistics again.
     _undo: Sequence[Callable[[], None]] = ()
-    _frozen: "_Frozen | None" = None
     #: What a notebook shows of the arguments.
     _shown: Mapping[str, Any]
 
@@ -307,48 +315,51 @@ class Evaluator(Ending):
             )
         # A factory makes the environment where the evaluator runs.
         env = _statistics.FrozenFactory(given) if is_function(given) else env_of(given)
+        with setup.sending() as environments:
+            self._make(arguments, env)
+            if self._backend == "thread":
+                environments.keep()
+        self._choice.tell()
+        ALIVE.add(self)
+
+    def _make(self, arguments: EvaluatorArguments, env: Any, doubt: str | None = None) -> None:
+        """Makes the engine's evaluator; with a ``doubt``, which says why its process has refused
+        the graph of the policy, it calls that.
+        """
         exploration = exploration_name(arguments.exploration_type)
-        choice = choose(
-            arguments.policy,
-            policy_factories(_with_env(arguments.policy_factory, env), 1),
-            Conditions(
-                exploration,
-                threads=True,
-                device=device_of("device", arguments.device),
-                named=None if arguments.device is None else torch.device(arguments.device),
-                trust=bool(arguments.trust_policy),
-                evaluates=True,
-            ),
-            backend=arguments.policy_backend,
-            env=env,
-        )
-        self._source, self._choice = choice.source, choice
-        self._undo = [*self._undo, *_statistics.freeze(env)]
+        apart = _wants_process(env, arguments)
+        backend = arguments.policy_backend if doubt is None else "torch"
+        choice = _chosen(env, arguments, exploration, backend, apart=apart)
+        if doubt is None:
+            self._undo = [*self._undo, *_statistics.freeze(env)]
         try:
-            sent = _sent(env, choice.core, arguments)
+            sent = _sent(env, choice.core, arguments) if apart else None
+            if apart and sent is None:
+                choice = _chosen(env, arguments, exploration, backend, apart=False)
+            if doubt is not None:
+                choice = replace(choice, doubt=doubt, surprise="once")
+            self._source, self._choice = choice.source, choice
             self._backend = "thread" if sent is None else "process"
             if sent is None and arguments.init_fn is not None:
                 arguments.init_fn()
-            # A copy of a method, or of a function, in a process takes no weights.
-            self._frozen = (
-                None
-                if sent is None or choice.source is not None or arguments.policy is None
-                else _Frozen(arguments.policy)
-            )
         except BaseException:
             self._thaw()
             raise
         try:
             self._core = EvaluatorCore(_options(arguments, env, sent, choice, exploration))
-        except BaseException:
+        except BaseException as error:
+            if is_refusal(error) and not isinstance(arguments.policy, Sent):
+                self._make(arguments, env, UNFIT)
+                return
             self._thaw()
             raise
         if sent is not None:
             # The process has a copy of the environment.
             self._thaw()
+        elif choice.beside is not None:
+            # Its policy may be called from the beginning.
+            choice.beside.begin_attributes()
         _statistics.thaw_recipes(env)
-        choice.tell()
-        ALIVE.add(self)
 
     @property
     def backend(self) -> str:
@@ -492,7 +503,7 @@ class Evaluator(Ending):
         return {
             **state,
             **self._shown,
-            "policy": self._choice.doubt and f"torch: {self._choice.doubt}",
+            "policy": self._choice.reason and f"torch: {self._choice.reason}",
         }
 
     def __repr__(self) -> str:
@@ -514,34 +525,40 @@ class Evaluator(Ending):
             if weights is not None:
                 raise ValueError("weights_dict names all weights: leave other weights out")
             weights = weights_by_id(by_id)
+        if weights is None or weights is self._source:
+            # A function in a thread is the user's own, and its weights are those of now.
+            weights = {} if self._choice.shared else self._source
         if weights is None:
-            weights = self._source
-        if weights is None and self._frozen is not None:
-            self._frozen.check()
-        return None if weights is None else self._choice.published(weights)
+            return None
+        beside = self._choice.beside
+        if beside is None:
+            return self._choice.published(weights)
+        before = beside.leaf.clone()
+        published = self._choice.published(weights)
+        # What has no weights, and has not changed, keeps its version.
+        is_same = list(published) == [BESIDE] and torch.equal(before, beside.leaf)
+        return None if is_same else published
 
 
-class _Frozen:
-    """A policy of which a process has a copy that takes no weights."""
-
-    def __init__(self, policy: object) -> None:
-        self._policy, self._state = policy, _reads.State(policy, _reads.reachable(policy), ())
-        held = held_weights(policy)
-        if held is not None and self._state.doubt is not None:
-            warn(
-                f"policy{held}, and {self._state.doubt}: a copy of policy in a process gets no changes of it. Give the module itself as policy"
-            )
-
-    def check(self) -> None:
-        """Raises RuntimeError where the policy would act otherwise by now."""
-        if self._state.is_same():
-            return
-        changed = self._state.difference(self._state.again(self._policy, ()))
-        if changed is not None:
-            raise RuntimeError(
-                f"{changed} has changed since the evaluator was built, and the copy of the policy in its process cannot follow: give the module "
-                'itself as policy, or backend="thread"'
-            )
+def _chosen(
+    env: object, arguments: EvaluatorArguments, exploration: str, backend: str, *, apart: bool
+) -> Choice:
+    """The policy in the form that the engine takes; ``apart`` for one that a process gets."""
+    return choose(
+        arguments.policy,
+        policy_factories(_with_env(arguments.policy_factory, env), 1),
+        Conditions(
+            exploration,
+            threads=True,
+            apart=apart,
+            device=device_of("device", arguments.device),
+            named=None if arguments.device is None else torch.device(arguments.device),
+            trust=bool(arguments.trust_policy),
+            evaluates=True,
+        ),
+        backend=backend,
+        env=env,
+    )
 
 
 def _options(
@@ -586,15 +603,13 @@ def _tensors(result: dict[str, Any]) -> "tensordict.TensorDictBase":
 
 
 def _sent(env: object, core: object, arguments: EvaluatorArguments) -> dict[str, Any] | None:
-    """What a process gets, by the engine's names; None where the evaluator runs in a thread.
+    """What a process gets, by the engine's names; None where it can get none, and nobody has asked
+    for a process.
 
     Raises:
         NoProcesses: a process was asked for, and something cannot be sent to it; the error names
             it.
     """
-    chosen = arguments.backend or ("thread" if _stays(env, arguments) else "process")
-    if chosen == "thread":
-        return None
     if (
         arguments.backend is None
         and isinstance(core, list)
@@ -620,6 +635,13 @@ def _sent(env: object, core: object, arguments: EvaluatorArguments) -> dict[str,
         raise type(error)(
             told.replace("create_env_fn", "env").replace("to each worker", "to its process")
         ) from error
+
+
+def _wants_process(env: object, arguments: EvaluatorArguments) -> bool:
+    """Whether the evaluator is to run in a process."""
+    if arguments.backend is not None:
+        return arguments.backend == "process"
+    return not _stays(env, arguments)
 
 
 def _stays(env: object, arguments: EvaluatorArguments) -> bool:

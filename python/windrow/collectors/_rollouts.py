@@ -95,6 +95,9 @@ class _OfHandle(Collector):
             policy, bool(arguments.trust_policy)
         ) and written != [("action",)]:
             raise _Refused
+        if choice.beside is not None:
+            # Then rollouts are made by hand.
+            choice.beside.warns = False
         return choice
 
 
@@ -146,12 +149,7 @@ class Rollouts:
         """
         if self._core is None:
             return None
-        try:
-            self._collector._source.follow()
-        except RuntimeError:
-            # The policy is another one by now.
-            self._end()
-            return None
+        self._collector._source.follow()
         if self._collector.policy_backend != "native":
             self._end()
             return None

@@ -10,10 +10,12 @@ from functools import cached_property
 from typing import Any, Self, SupportsIndex
 
 from windrow import _needs, collectors, modules
-from windrow._lazy import torch
+from windrow._lazy import module, torch
 from windrow._types import Weights
 from windrow.policies.weights import copy_weights, weights_of, widened
-from windrow.ray import _session
+
+# Data and buffers come with it.
+_session = module("windrow.ray._session")
 
 
 class WeightUpdaterBase:

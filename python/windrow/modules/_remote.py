@@ -13,7 +13,7 @@ from windrow._types import Env, Policy, Weights
 from windrow._windrow import RemoteServerCore, RemoteWeightsCore
 from windrow.collectors._ending import ALIVE, Ending
 from windrow.policies.choose import Conditions, choose, exploration_name
-from windrow.policies.weights import weights_of, widened
+from windrow.policies.weights import copy_weights, tensors_of, weights_of, widened
 
 _FILES = ("certificate", "key", "authority")
 
@@ -232,6 +232,9 @@ class RemoteServer(Ending):
             arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env
         )
         self._source, self._choice = choice.source, choice
+        if choice.beside is not None:
+            # The first who asks shows whether the policy is called from the beginning.
+            choice.beside.begin_attributes()
         self._core = RemoteServerCore(
             {**arguments.options(), "max_batch_size": arguments.max_batch_size}, choice.core
         )
@@ -264,6 +267,10 @@ class RemoteServer(Ending):
             raise RuntimeError(
                 "no weights were given, and the server has no module to take them from"
             )
+        if self._choice.shared:
+            # A function is called itself, with the modules that it holds.
+            copy_weights(tensors_of(self._source), weights_of(given))
+            given = {}
         return self._core.publish(self._choice.published(given))
 
     def stats(self) -> dict[str, Any]:

@@ -10,14 +10,13 @@ act.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import torch
-from tensordict.nn import InteractionType, probabilistic, set_interaction_type
+from tensordict.nn import InteractionType, probabilistic
 from tensordict.nn import utils as shared_modes
+from torch.distributions import Distribution
 
 from windrow import _fence
 
@@ -31,8 +30,6 @@ class _Thread(threading.local):
     explores: InteractionType | None = None
     aggregates: bool | None = None
     skips_existing = False
-    #: Whether it acts without objects of its own, where there are none yet.
-    borrows = False
 
     def take(
         self,
@@ -89,32 +86,25 @@ def context() -> str | None:
     return None if kind is None else kind.name.lower()
 
 
-@contextlib.contextmanager
-def acting(exploration_type: str, aggregates: bool | None) -> Iterator[None]:
-    """Lets this thread act in this context, as :func:`act_from_now_on` does."""
-    if _THREAD.borrows and not isinstance(probabilistic._interaction_type, _PerThread):
-        with torch.no_grad(), set_interaction_type(InteractionType(exploration_type)):
-            yield
-        return
-    before = _THREAD.taken()
-    _act(exploration_type, aggregates)
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        _THREAD.take(*before)
+class acting:
+    """A context in which this thread acts, as :func:`act_from_now_on` has it do.
 
-
-@contextlib.contextmanager
-def borrowing() -> Iterator[None]:
-    """A context in which :func:`acting` sets the mode of the whole process for a moment, unless
-    torch evaluates a policy already.
+    A class, since a generator takes longer than all that is asked in it before a batch.
     """
-    _THREAD.borrows = True
-    try:
-        yield
-    finally:
-        _THREAD.borrows = False
+
+    __slots__ = ("_before", "_grad", "_modes")
+
+    def __init__(self, exploration_type: str, aggregates: bool | None) -> None:
+        self._modes = exploration_type, aggregates
+
+    def __enter__(self) -> None:
+        self._before, self._grad = _THREAD.taken(), torch.is_grad_enabled()
+        _act(*self._modes)
+        torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._set_grad_enabled(self._grad)
+        _THREAD.take(*self._before)
 
 
 def act_from_now_on(exploration_type: str, aggregates: bool | None) -> None:
@@ -147,21 +137,29 @@ def _act(exploration_type: str, aggregates: bool | None) -> None:
     _THREAD.take(True, InteractionType(exploration_type), aggregates, False)
 
 
-@contextlib.contextmanager
-def unchecked() -> Iterator[None]:
+class unchecked:
     """A context in which distributions and specs take numbers without looking at them. One thread
     is in it at a time.
     """
-    with _CHECKING:
-        validates = torch.distributions.Distribution._validate_args
-        specs = _fence.loaded("data.tensor_specs")
-        compiles = getattr(specs, "is_compiling", None)
-        torch.distributions.Distribution.set_default_validate_args(False)
-        if compiles is not None:
-            vars(specs)["is_compiling"] = lambda: True
-        try:
-            yield
-        finally:
-            torch.distributions.Distribution.set_default_validate_args(validates)
-            if compiles is not None:
-                vars(specs)["is_compiling"] = compiles
+
+    __slots__ = ("_compiles", "_specs", "_validates")
+
+    def __enter__(self) -> None:
+        _CHECKING.acquire()
+        self._validates = Distribution._validate_args
+        self._specs = _fence.loaded("data.tensor_specs")
+        self._compiles = getattr(self._specs, "is_compiling", None)
+        Distribution.set_default_validate_args(False)
+        if self._compiles is not None:
+            vars(self._specs)["is_compiling"] = _yes
+
+    def __exit__(self, *_: object) -> None:
+        Distribution.set_default_validate_args(self._validates)
+        if self._compiles is not None:
+            vars(self._specs)["is_compiling"] = self._compiles
+        _CHECKING.release()
+
+
+def _yes() -> bool:
+    # One function: captures see whether it is another.
+    return True

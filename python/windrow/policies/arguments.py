@@ -144,6 +144,11 @@ def _parameters(policy: Callable[..., Any], *kinds: Any) -> list[inspect.Paramet
     kinds = kinds or (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     policy = original(policy)
     function = policy.forward if isinstance(policy, torch.nn.Module) else policy
+    if isinstance(function, torch.ScriptMethod):
+        # It has no signature of Python's.
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        names = [argument.name for argument in function.schema.arguments[1:]]
+        return [inspect.Parameter(name, kind) for name in names] if kind in kinds else []
     try:
         try:
             signature = inspect.signature(function, eval_str=True)

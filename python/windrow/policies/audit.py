@@ -14,26 +14,39 @@ from tensordict import TensorDictBase
 
 #: The share of a collector's life that may be spent on it.
 SHARE = 0.01
-#: Rows of one look.
-ROWS = 16
+#: Calls of one look where each has one observation alone.
+ALONE = 4
 
 
 class Audit:
-    """Compares a few rows of some batches, whose observations nobody has chosen for the comparison.
+    """Compares a few rows of some batches, whose observations nobody has chosen for the comparison:
+    as many as torch would be called with. It begins with the first batch.
 
     Args:
-        compare: takes observations by key, and returns the first row that is wrong and what is, if
-            any; see ``windrow.policies.lower``.
-        keys: the observations that the policy reads.
+        compare: takes observations by key, and the number of rows, or None for one observation
+            without a dimension for rows; returns the first row that is wrong and what is, if any.
+            See ``windrow.policies.lower``.
+        keys: the observations that the policy is given. Batches may lack some.
+
+    Attributes:
+        envs: how many environments a worker has, and whether calls have a dimension for them.
     """
 
     def __init__(
-        self, compare: Callable[[dict[Any, Any]], tuple[int, str] | None], keys: list[Any]
+        self,
+        compare: Callable[[dict[Any, Any], int | None], tuple[int, str] | None],
+        keys: list[Any],
     ) -> None:
         self._compare, self._keys = compare, keys
-        self._began, self._spent, self._last = time.monotonic(), 0.0, 0.002
+        self.envs = 1, False
+        self._began, self._spent, self._last = time.monotonic(), 0.0, 0.0
+        self._is_due = True
         # The program's own generators are left alone.
         self._random = random.Random(0)
+
+    def be_due(self) -> None:
+        """Has the next batch be looked at, however little time has passed."""
+        self._is_due = True
 
     def look(self, batch: TensorDictBase) -> None:
         """Compares rows of ``batch``, if that takes no more than a small share of the time so far.
@@ -42,17 +55,22 @@ class Audit:
             RuntimeError: the module computes something else than the engine.
         """
         began = time.monotonic()
-        if self._spent + self._last > SHARE * (began - self._began) or not batch.numel():
+        is_over = self._spent + self._last > SHARE * (began - self._began)
+        if (is_over and not self._is_due) or not batch.numel():
             return
-        found = [batch.get(key, None) for key in self._keys]
-        if any(value is None for value in found):
-            return
-        rows = sorted(self._random.randrange(batch.numel()) for _ in range(ROWS))
-        places = np.unravel_index(rows, tuple(batch.batch_size))
-        given = {key: value[places].clone() for key, value in zip(self._keys, found)}
-        wrong = self._compare(given)
+        self._is_due = False
+        count, is_batched = self.envs
+        for _ in range(1 if is_batched else ALONE):
+            self._look(batch, count if is_batched else None)
         self._last = time.monotonic() - began
         self._spent += self._last
+
+    def _look(self, batch: TensorDictBase, rows: int | None) -> None:
+        drawn = sorted(self._random.randrange(batch.numel()) for _ in range(rows or 1))
+        places = np.unravel_index(drawn, tuple(batch.batch_size))
+        found = {key: batch.get(key, None) for key in self._keys}
+        given = {key: value[places].clone() for key, value in found.items() if value is not None}
+        wrong = self._compare(given, rows)
         if wrong is not None:
             row, what = wrong
             raise RuntimeError(

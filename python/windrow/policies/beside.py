@@ -2,7 +2,8 @@
 the weights, under a name of their own.
 
 Workers that evaluate a graph read the graph there that the policy is by now
-(``windrow.policies.lower``), those that call a copy of a module what has changed of its attributes
+(``windrow.policies.lower``), or that it is none any more, with the policy itself where they are in
+other processes; those that call a copy of a module what has changed of its attributes
 (:class:`Attributes`). Weights and bytes are published together, so each version has both.
 """
 
@@ -11,50 +12,185 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import json
 import pickle
-import types
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.jit import ScriptModule
 
-from windrow.policies import reads, watch
+from windrow._warnings import PerformanceWarning, warn
+from windrow.policies.compared import IGNORED, MISSING, Facts, Outside, Read, figures
+from windrow.policies.held import owner_of, packages_of, parts_of, roots_of
+from windrow.policies.lower.values import NotLowerable
 from windrow.policies.weights import BESIDE, tensors_of
+
+if TYPE_CHECKING:
+    from windrow.policies.called import Called
 
 #: Bytes that give the length of each part.
 HEADER = 8
+#: How often what another thread changes is read again.
+_TRIES = 50
+#: Attributes of modules that are no state of their own, or that no call reads.
+_UNREAD = {
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_is_full_backward_hook",
+    "_non_persistent_buffers_set",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+    "_forward_hooks_always_called",
+    "_is_full_forward_hook",
+}
 
 
 class Beside:
     """The bytes, whose number is fixed since weights keep their shapes.
 
     Args:
-        graph: gives the graph as it is now, as bytes; empty ones where torch evaluates the policy.
-        attributes: gives what has changed of attributes; empty bytes where nobody has copies.
+        graph: gives the graph as it is now, as bytes; None where torch evaluates the policy.
+        attributes: makes what gives the changes of attributes since it was made; None where nobody
+            has copies.
+        called: the policy as Python calls it where it is no graph any more; None where that is an
+            error.
+        first: the graph that the workers have been given.
+        is_served: each call has any number of rows.
 
     Attributes:
         leaf: the bytes, each part behind its length. ``[room]``, uint8.
+        lost: the reason why Python calls a policy that Rust has evaluated before.
+        envs: how many environments a worker has, and whether they have a dimension, once that is
+            known.
+        warns: the user is warned once a policy is called that Rust has evaluated before.
     """
 
-    def __init__(self, graph: Callable[[], bytes], attributes: Callable[[], bytes]) -> None:
-        self._parts = graph, attributes
-        self._written = [part() for part in self._parts]
+    def __init__(
+        self,
+        graph: Callable[[], bytes] | None,
+        attributes: Callable[[], Callable[[], bytes]] | None,
+        called: Called | None = None,
+        *,
+        first: bytes | None = None,
+        is_served: bool = False,
+    ) -> None:
+        self._graph, self._called, self._make_attributes = graph, called, attributes
+        self._is_served = is_served
+        self.lost: str | None = None
+        self.envs: tuple[int, bool] | None = None
+        self.warns = True
+        # Of the learner's thread, and of the one that collects in the background.
+        self._lock = threading.RLock()
+        self._attributes: Callable[[], bytes] | None = None
+        if graph is None:
+            self.begin_attributes()
+        self._written = [b"" if first is None else first, b"", b""]
+        self._written[1] = b"" if self._attributes is None else self._attributes()
         # Room for more, such as constants with more digits.
-        self.leaf = torch.zeros(
-            4096 * (1 + sum(map(len, self._written)) // 1024), dtype=torch.uint8, device="cpu"
-        )
+        room = 4096 * (1 + sum(map(len, self._written)) // 1024)
+        if called is not None and called.conditions.apart:
+            # For the policy itself, should it be needed there. Where it cannot be sent, the error
+            # comes then.
+            with contextlib.suppress(Exception):
+                room += 4096 * (1 + len(called.sent()) // 2048)
+        self.leaf = torch.zeros(room, dtype=torch.uint8, device="cpu")
         self._write(self._written)
+
+    def begin_attributes(self) -> None:
+        """Has the bytes bring attributes that change from now on."""
+        if self._attributes is None and self._make_attributes is not None:
+            self._attributes = self._make_attributes()
 
     def refresh(self) -> None:
         """Brings the bytes up to date.
 
         Raises:
-            RuntimeError: what the policy reads by now can neither be evaluated nor sent.
+            RuntimeError: what the policy reads by now can neither be evaluated nor sent, or it was
+                to be native and is no graph any more.
         """
-        now = [part() for part in self._parts]
-        if now != self._written:
-            self._write(now)
+        with self._lock:
+            try:
+                now = self._now()
+            except NotLowerable as reason:
+                self._lose(str(reason))
+            else:
+                if now != self._written:
+                    self._write(now)
+
+    def _now(self) -> list[bytes]:
+        graph, policy = self._written[::2] if self.lost is not None else (b"", b"")
+        if self._graph is not None and self.lost is None:
+            graph = self._graph()
+            self._check_rows(graph)
+        return [graph, b"" if self._attributes is None else self._attributes(), policy]
+
+    def _check_rows(self, graph: bytes) -> None:
+        """Raises NotLowerable where ``graph``, another one than before, does not hold for the
+        environments of a worker.
+        """
+        if (self.envs is None and not self._is_served) or graph == self._written[0]:
+            return
+        holds = json.loads(graph)
+        if self._is_served:
+            if holds["rows"] != [[1, None]]:
+                raise NotLowerable("its graph does not hold for all numbers of rows any more")
+            return
+        assert self.envs is not None
+        count, has_dimension = self.envs
+        if has_dimension and not any(
+            (low or 0) <= count and (high is None or count <= high) for low, high in holds["rows"]
+        ):
+            raise NotLowerable(
+                f"its graph does not hold for {count} environments that step together any more"
+            )
+        if not has_dimension and not holds["single"]:
+            raise NotLowerable("its graph does not hold for one environment alone any more")
+
+    def _lose(self, reason: str) -> None:
+        """Has Python call the policy from the next publication on, for good.
+
+        Raises:
+            RuntimeError: it was to be native, or other processes cannot get it.
+        """
+        called = self._called
+        if called is None:
+            raise RuntimeError(
+                f'policy_backend="native": {reason}; build a new collector, or leave policy_backend out, so that the policy is called'
+            )
+        conditions = called.conditions
+        lost: dict[str, Any] = {
+            "graph": None,
+            "used": [],
+            "rows": [],
+            "single": False,
+            "live": not conditions.copies,
+        }
+        try:
+            policy = called.sent() if conditions.apart else b""
+        except Exception as error:
+            raise RuntimeError(
+                f"Rust cannot evaluate the policy any more, since {reason}; and it cannot be called by workers in other processes: {error}"
+            ) from error
+        called.freeze()
+        self._attributes = None
+        if conditions.copies:
+            self.begin_attributes()
+        attributes = b"" if self._attributes is None else self._attributes()
+        self._write([json.dumps(lost).encode(), attributes, policy])
+        self.lost = reason
+        if self.warns:
+            warn(
+                f'the policy is called in Python from now on, since {reason}: policy_backend="torch" says so without this warning',
+                PerformanceWarning,
+            )
 
     def _write(self, parts: list[bytes]) -> None:
         held = b"".join(len(part).to_bytes(HEADER, "little") + part for part in parts)
@@ -84,163 +220,184 @@ def attributes_in(leaf: torch.Tensor) -> bytes:
 
 
 class Attributes:
-    """Attributes of the parts of a module, for the copies of it that workers call.
+    """Attributes of the parts of a policy, for the copies of it that workers call.
+
+    All attributes of a module count, and those of another object that the policy's code names.
+    Each is compared by what it pickles to, and sent when it has changed.
 
     Args:
         policy: the policy.
         module: the module whose weights it has.
         evaluates: the copies are in evaluation mode, whatever the module is in.
+        elsewhere: the copies are in other processes, with globals of their own: what the policy's
+            code refers to outside of its parts is compared, too.
     """
 
-    def __init__(self, policy: Callable[..., Any], module: nn.Module, *, evaluates: bool) -> None:
+    def __init__(
+        self, policy: Callable[..., Any], module: nn.Module, *, evaluates: bool, elsewhere: bool
+    ) -> None:
         self._policy, self._module = policy, module
-        self._skipped = reads.UNREAD | {
-            "_parameters",
-            "_buffers",
-            "_modules",
-            *({"training"} if evaluates else ()),
-        }
-        self._state, self._parts = self._seen(), self._kinds()
-        self._first = self._held()
+        self._skipped = _UNREAD | ({"training"} if evaluates else set())
+        parts = self._parts()
+        self._kinds = self._kinds_of(parts)
+        self._code = Outside(packages_of(policy, parts), self._names(parts))
+        self._code.follow(roots_of(policy, parts))
+        self._seen = self._looked(parts)
+        self._code.follow(self._seen.referred())
+        # Code behind attributes may name more of them.
+        self._seen = self._looked(parts)
         #: What has changed since the copies were made, even if it is now what it was.
         self._changed: set[tuple[str, str]] = set()
+        self._outer: Facts | None = None
+        if elsewhere:
+            self._outer = self._looked_outside()
         self._outside: str | None = None
-        self._written = pickle.dumps({})
+        # Room for other values of as many bytes.
+        self._written = pickle.dumps({}).ljust(self._seen.size(), b"\0")
 
     def __call__(self) -> bytes:
         """The attributes that have changed since the copies were made; the reason, where one cannot
         be sent.
         """
-        # State that cannot be compared by its parts is compared by its bytes.
-        if self._state.doubt is not None or not self._state.is_same():
-            now = self._seen()
-            if now.doubt is not None or self._state.difference(now) is not None:
-                now = self._write(now)
-            self._state = now
-        return self._written
+        parts = self._parts()
+        kinds = self._kinds_of(parts)
+        if kinds != self._kinds:
+            part = min((name for name, _ in set(kinds) ^ set(self._kinds)), default=None)
+            what = "their order" if part is None else part or "its class"
+            return self._unsent(f"the parts of {self._name} have changed: {what}")
+        is_other = self._looks_outside()
+        now = self._looked(parts, self._seen)
+        # Another thread may change something meanwhile.
+        for _ in range(_TRIES):
+            changed = now.changed(self._seen)
+            if not changed and not is_other:
+                return self._written
+            self._seen, is_other = now, False
+            self._changed |= changed
+            self._written = self._dumps(now, parts)
+            now = self._looked(parts, now)
+            if not now.changed(self._seen):
+                self._follow(now)
+                return self._written
+        what = min(".".join(place).lstrip(".") for place in now.changed(self._seen))
+        return self._unsent(f"{what} of {self._name} changes while it is read")
 
-    def _write(self, now: reads.State) -> reads.State:
-        """Writes down what has changed; returns what that was compared with."""
-        for _ in range(3):
-            # State that only new functions read has not changed.
-            self._outside = self._outside or self._state.again(
-                self._policy, self._tensors()
-            ).outside(self._state)
-            held, kinds = self._held(), self._kinds()
-            self._changed |= {
-                path
-                for path, value in held.items()
-                if path not in self._first or value.differs(self._first[path])
-            }
-            self._changed |= self._first.keys() - held.keys()
-            if kinds == self._parts:
-                self._written = _dumps(
-                    {path: held.get(path) for path in self._changed}, self._outside, self._module
-                )
-            else:
-                part = min(
-                    (name for name, _ in set(kinds) ^ set(self._parts)), default="their order"
-                )
-                self._written = pickle.dumps(
-                    {
-                        "unsent": f"the parts of {type(self._module).__name__} have changed: {part or 'its class'}"
-                    }
-                )
-            # Another thread may have changed something since.
-            later = self._seen()
-            changes = now.difference(later)
-            if changes is None:
-                return later
-            now = later
-        self._written = pickle.dumps(
-            {"unsent": f"{changes} of {type(self._module).__name__} changes while it is read"}
-        )
-        return now
+    def _follow(self, now: Facts) -> None:
+        """Adds what code behind new attributes refers to."""
+        self._code.follow(now.referred())
+        if self._outer is not None:
+            self._outer = self._looked_outside()
 
-    def _kinds(self) -> list[tuple[str, type]]:
-        return [(name, type(part)) for name, part in self._module.named_modules()]
+    @property
+    def _name(self) -> str:
+        owner = owner_of(self._policy)
+        return type(self._module if owner is None else owner).__name__
 
-    def _seen(self) -> reads.State:
-        self._codes = reads.reachable(self._policy)
-        return reads.State(self._policy, self._codes, self._tensors())
+    def _unsent(self, reason: str) -> bytes:
+        return pickle.dumps({"unsent": reason})
 
-    def _tensors(self) -> Iterable[torch.Tensor]:
-        return tensors_of(self._module).values()
+    def _kinds_of(self, parts: Mapping[str, Any]) -> list[tuple[str, object]]:
+        """The classes of parts, and which weights are one tensor, by their names."""
+        names = self._names(parts)
+        # Some modules make their tensors anew whenever they are asked for them.
+        tied = [
+            (name, names[id(tensor)])
+            for name, tensor in tensors_of(self._module).items()
+            if id(tensor) in names
+        ]
+        return [(name, type(part)) for name, part in parts.items()] + [
+            (name, first) for name, first in tied if first != ("tensor", name)
+        ]
 
-    def _held(self) -> dict[tuple[str, str], Any]:
-        """The attributes of all parts that code mentions, by the name of the part and their own."""
-        names, takes_all = reads.names_in(self._codes)
-        found: dict[tuple[str, str], Any] = {}
-        for part_name, part in self._module.named_modules():
-            is_own = not watch.is_trusted(type(part).__module__)
-            for name, value in list(vars(part).items()):
-                if name in self._skipped:
+    def _parts(self) -> dict[str, Any]:
+        return parts_of(self._policy, self._module)
+
+    def _names(self, parts: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
+        """The names of parts and weights, which attributes refer to, by ``id``."""
+        tensors = tensors_of(self._module).items()
+        return {id(tensor): ("tensor", name) for name, tensor in tensors} | {
+            id(part): ("part", name) for name, part in parts.items()
+        }
+
+    def _looked(self, parts: Mapping[str, Any], before: Facts | None = None) -> Facts:
+        """The attributes of all parts, by the name of the part and their own."""
+        reads: dict[tuple[str, str], Read] = {}
+        for part_name, part in parts.items():
+            attributes = vars(part)
+            is_module = isinstance(part, nn.Module)
+            for name, value in list(attributes.items()):
+                if name in self._skipped and is_module:
                     continue
-                if not is_own or takes_all or name in names or name in reads.OF_MODULES:
-                    found[part_name, name] = _Kept(value, self._codes)
-            for name in part._non_persistent_buffers_set:
-                found[part_name, name] = _Kept(part._buffers.get(name), self._codes)
-        return found
+                is_named = self._code.reads_named(name)
+                if isinstance(value, IGNORED):
+                    if is_named:
+                        reads[part_name, name] = functools.partial(figures, value)
+                elif is_module or is_named:
+                    reads[part_name, name] = functools.partial(attributes.get, name, MISSING)
+            for name in part._non_persistent_buffers_set if is_module else ():
+                reads[part_name, name] = functools.partial(part._buffers.get, name, MISSING)
+            for name in _compiled_attributes(part):
+                reads[part_name, name] = functools.partial(getattr, part, name, MISSING)
+        for name, tensor in tensors_of(self._module).items():
+            gradient = ["grad"] if "grad" in self._code.names else []
+            for mark in [*vars(tensor), *gradient]:
+                reads[name, mark] = functools.partial(getattr, tensor, mark, MISSING)
+        return Facts(reads, self._names(parts), before)
 
+    def _looked_outside(self) -> Facts:
+        return Facts(self._code.reads, self._code.named, self._outer)
 
-class _Kept:
-    """A value, and what it was when it was kept: its bytes, or what ``codes`` read of it where it
-    has none.
-    """
+    def _looks_outside(self) -> bool:
+        """Whether something outside has changed, for the first time."""
+        if self._outer is None or self._outside is not None:
+            return False
+        self._code.named = self._names(self._parts())
+        self._outside = min(self._looked_outside().changed(self._outer), default=None)
+        return self._outside is not None
 
-    def __init__(self, value: object, codes: Mapping[types.CodeType, dict[str, Any]]) -> None:
+    def _dumps(self, now: Facts, parts: Mapping[str, Any]) -> bytes:
+        """The attributes that have changed, in which parts and weights have their names; None
+        stands for one that is gone.
+        """
         import cloudpickle
 
-        self.value = value
-        self._was: bytes | None = None
-        for dumps in (pickle.dumps, cloudpickle.dumps):
-            with contextlib.suppress(Exception):
-                self._was = dumps(value)
-                break
-        self._state = reads.State(value, codes, ()) if self._was is None else None
+        names = self._names(parts)
 
-    def differs(self, before: _Kept) -> bool:
-        if self._state is None or before._state is None:
-            return self._was != before._was
-        return self.value is not before.value or before._state.difference(self._state) is not None
+        class Pickler(cloudpickle.Pickler):
+            def persistent_id(self, value: object) -> tuple[str, str] | None:
+                return names.get(id(value))
+
+        written: dict[tuple[str, str], bytes | None] = {}
+        for part, name in self._changed:
+            stream, value = io.BytesIO(), now.value((part, name))
+            try:
+                if isinstance(vars(parts[part]).get(name) if part in parts else None, IGNORED):
+                    raise TypeError("copies have no optimizers")
+                if value is not MISSING:
+                    Pickler(stream).dump(value)
+            except Exception as error:
+                where = f"{part}.{name}" if part else name
+                return self._unsent(
+                    f"{where} of {self._name} has changed, and cannot be sent: {error}"
+                )
+            written[part, name] = None if value is MISSING else stream.getvalue()
+        return pickle.dumps({"attributes": written, "outside": self._outside})
 
 
-def _dumps(
-    changed: dict[tuple[str, str], _Kept | None], outside: str | None, module: nn.Module
-) -> bytes:
-    """Attributes as bytes, in which the parts and tensors of ``module`` have their names; None
-    stands for one that is gone.
+def _compiled_attributes(part: Any) -> list[str]:
+    """The names of what ``torch.jit`` keeps for a part beside weights, which is no attribute of
+    Python's.
     """
-    import cloudpickle
-
-    parts = {id(part): name for name, part in module.named_modules()}
-    tensors = {id(tensor): name for name, tensor in tensors_of(module).items()}
-
-    class Pickler(cloudpickle.Pickler):
-        def persistent_id(self, value: object) -> tuple[str, str] | None:
-            if isinstance(value, nn.Module) and id(value) in parts:
-                return "part", parts[id(value)]
-            return (
-                ("tensor", tensors[id(value)])
-                if isinstance(value, torch.Tensor) and id(value) in tensors
-                else None
-            )
-
-    written: dict[tuple[str, str], bytes | None] = {}
-    for (part, name), kept in changed.items():
-        stream = io.BytesIO()
-        try:
-            if kept is not None:
-                Pickler(stream).dump(kept.value)
-        except Exception as error:
-            where = f"{part}.{name}" if part else name
-            return pickle.dumps(
-                {
-                    "unsent": f"{where} of {type(module).__name__} has changed, and cannot be sent: {error}"
-                }
-            )
-        written[part, name] = None if kept is None else stream.getvalue()
-    return pickle.dumps({"attributes": written, "outside": outside})
+    compiled = getattr(part, "_concrete_type", None) if isinstance(part, ScriptModule) else None
+    return (
+        []
+        if compiled is None
+        else [
+            name
+            for name in compiled.get_attributes()
+            if name not in _UNREAD and not isinstance(getattr(part, name), torch.Tensor)
+        ]
+    )
 
 
 def check_attributes(written: bytes) -> None:
@@ -252,26 +409,24 @@ def check_attributes(written: bytes) -> None:
         )
 
 
-def load_attributes(written: bytes, module: nn.Module, *, is_elsewhere: bool) -> None:
-    """Gives ``module``, a copy, the attributes that :class:`Attributes` has written down.
-
-    Args:
-        is_elsewhere: this is another process than the module's, with globals of its own.
+def load_attributes(written: bytes, policy: Callable[..., Any], module: nn.Module) -> None:
+    """Gives ``policy``, a copy with the weights of ``module``, the attributes that
+    :class:`Attributes` has written down.
 
     Raises:
-        RuntimeError: something that the module reads has changed, and was not sent.
+        RuntimeError: something that the policy reads has changed, and was not sent.
     """
     check_attributes(written)
     changes = pickle.loads(written)
-    if is_elsewhere and changes.get("outside") is not None:
+    if changes.get("outside") is not None:
         raise RuntimeError(
-            f"{changes['outside']}, which {type(module).__name__} reads, has changed, and is no part of the module: worker processes have "
+            f"{changes['outside']}, which the policy reads, has changed, and is no part of the module: worker processes have "
             "copies of their own. Keep it in the module, as an attribute or a buffer"
         )
-    parts, tensors = dict(module.named_modules()), tensors_of(module)
+    parts, tensors = parts_of(policy, module), tensors_of(module)
 
     class Unpickler(pickle.Unpickler):
-        def persistent_load(self, named: tuple[str, str]) -> nn.Module | torch.Tensor:
+        def persistent_load(self, named: tuple[str, str]) -> Any:
             kind, name = named
             return parts[name] if kind == "part" else tensors[name]
 
@@ -289,11 +444,14 @@ def load_attributes(written: bytes, module: nn.Module, *, is_elsewhere: bool) ->
         for place, one in held.items()
     }
     for (part, name), value in values.items():
-        target = parts[part]
-        attributes: dict[str, Any] = (
-            target._buffers if name in target._non_persistent_buffers_set else target.__dict__
-        )
+        target = parts[part] if part in parts else tensors[part]
+        buffers = getattr(target, "_non_persistent_buffers_set", ())
+        attributes: dict[str, Any] = target._buffers if name in buffers else target.__dict__
         if held[part, name] is None:
             attributes.pop(name, None)
+        elif name == "grad" and isinstance(target, torch.Tensor):
+            target.grad = value
+        elif name in _compiled_attributes(target):
+            setattr(target, name, value)
         else:
             attributes[name] = value

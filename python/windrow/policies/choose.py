@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,24 +14,38 @@ from windrow._lazy import module, torch
 from windrow._types import Policy, Weights
 from windrow._warnings import PerformanceWarning, RenamedWarning, warn, warn_once
 from windrow.modules import RandomPolicy
-from windrow.policies.weights import BESIDE, devices_of, original, source_of, weights_of, widened
+from windrow.policies.weights import (
+    BESIDE,
+    devices_of,
+    original,
+    source_of,
+    tensors_of,
+    weights_of,
+    widened,
+)
 
 if TYPE_CHECKING:
     from windrow._data import Data
     from windrow.policies.audit import Audit
     from windrow.policies.beside import Beside
+    from windrow.policies.called import Called
     from windrow.policies.lower.lowering import Lowered
     from windrow.policies.torch_policy import TorchPolicy
 
 _acting, _beside = module("windrow.policies.acting"), module("windrow.policies.beside")
+_instead = module("windrow.policies.called")
 _onnx = module("windrow.policies.onnx.reading")
-_predictors = module("windrow.policies.predictors")
+_held, _predictors = module("windrow.policies.held"), module("windrow.policies.predictors")
 _lower, _torch_policy = (
     module("windrow.policies.lower.lowering"),
     module("windrow.policies.torch_policy"),
 )
 
 BACKENDS = ("auto", "native", "torch")
+#: The reason why Python calls a policy whose graph the engine refuses.
+UNFIT = (
+    "the graph that it was read as does not fit observations, actions or number of the environments"
+)
 EXPLORATION_TYPES = ("random", "mode", "mean", "deterministic")
 
 
@@ -46,6 +60,10 @@ class Conditions:
         is_here: it is evaluated on this machine; another one may lack the device of its weights.
         copies: it is called as a copy, which takes weights that are published; otherwise as the
             user's own object.
+        apart: it is called in other processes.
+        source: the user's own module, which is called itself; ``written`` takes the names of its
+            buffers that a call writes.
+        made: a function has made it for its worker.
         trust: it maps a TensorDict to a TensorDict, whatever its signature.
         register: environments observe ``is_init`` if it reads that, and its states begin as its
             modules say.
@@ -69,6 +87,10 @@ class Conditions:
     device: Any = None
     is_here: bool = True
     copies: bool = False
+    apart: bool = False
+    source: Any = None
+    written: set[str] = field(default_factory=set)
+    made: bool = False
     trust: bool = False
     register: bool = True
     evaluates: bool = False
@@ -96,6 +118,10 @@ class Choice:
         doubt: why torch evaluates the policy.
         surprise: how often to warn of that, where a user may expect Rust to evaluate it; None where
             nobody does.
+        has_weights: there are weights that a ``source`` would give: workers have policies that
+            functions made, or that another process chose.
+        written: names of buffers that a call of the user's own module writes itself, known after
+            the first call.
         audit: compares delivered rows of a policy that the engine evaluates with its module.
     """
 
@@ -105,6 +131,8 @@ class Choice:
     beside: Beside | None = None
     doubt: str | None = None
     surprise: Literal["once", "each time"] | None = None
+    has_weights: bool = False
+    written: Collection[str] = ()
     audit: Audit | None = None
 
     def tell(self) -> None:
@@ -113,6 +141,11 @@ class Choice:
         """
         if self.doubt is not None and self.surprise is not None:
             tell_of_python(self.doubt, self.surprise)
+
+    @property
+    def reason(self) -> str | None:
+        """Why torch evaluates the policy by now."""
+        return self.doubt if self.beside is None else self.doubt or self.beside.lost
 
     def published(self, given: Weights) -> dict[str, Any]:
         """The weights of ``given`` in the form in which workers take them: with the policy's state
@@ -209,7 +242,7 @@ def choose(
     """
     one_of(*BACKENDS)("policy_backend", backend)
     if isinstance(policy, Sent):
-        return Choice(pickle.loads(policy.pickled))
+        return Choice(pickle.loads(policy.pickled), has_weights=True)
     if factories is None and is_random(policy, env):
         return Choice(None)
     if (remote := getattr(policy, "_remote_options", None)) is not None and factories is None:
@@ -217,7 +250,7 @@ def choose(
             raise ValueError(
                 "a RemotePolicy is evaluated where its server is: policy_device and policy_backend must be left out"
             )
-        return Choice({"remote": remote})
+        return Choice({"remote": remote}, has_weights=True)
     # As it is where the collector is built, whatever learners set later.
     conditions = replace(conditions, aggregates=_acting.aggregation())
     if factories is not None:
@@ -227,9 +260,9 @@ def choose(
             raise ValueError(
                 'policy_backend="native": Python calls what policy_factory makes, give the module itself as policy'
             )
-        return Choice(
-            [partial(_called, factory, conditions) for factory in factories], source=policy
-        )
+        made = replace(conditions, made=True)
+        makers = [partial(_called, factory, made) for factory in factories]
+        return Choice(makers, source=policy, has_weights=True)
     called: Any = (
         _onnx.policy_of(policy, backend) if is_model(policy) else _predictors.adapted(policy)
     )
@@ -250,48 +283,67 @@ def _lowered_or_called(
         raise ValueError("a native policy runs on the CPU: policy_device must be left out")
     conditions = _placed(called, conditions, backend)
     on_cpu = conditions.device is None or conditions.device.type == "cpu"
-    source: Any = original(called) if hasattr(called, "state_dict") else None
+    source = _source(called, conditions)
     lowered = doubt = surprise = None
     if backend != "torch" and on_cpu:
         try:
-            lowered = _lower.lower(called, conditions, env)
-            source = lowered.source
+            found = _lower.lower(called, conditions, env)
+            if conditions.served and found.core["rows"] != [[1, None]]:
+                raise _lower.NotLowerable(
+                    "it takes other branches for other numbers of rows, and is served"
+                )
+            lowered, source = found, found.source
         except _lower.NotLowerable as reason:
             doubt = (getattr(called, "reason", None) if is_model(policy) else None) or str(reason)
             if backend == "native":
                 raise ValueError(f'policy_backend="native": {doubt}') from None
             surprise = _surprise(called, reason)
             called = _onnx.in_python(called)
-            source = original(called) if hasattr(called, "state_dict") else None
+            source = _source(called, conditions)
+    is_module = isinstance(called, torch.nn.Module)
+    # A function of this process is called itself, with the modules that it holds.
+    is_copied = is_module or conditions.apart or lowered is not None
     conditions = replace(
-        conditions, copies=conditions.threads or not _lies_on(source, conditions.device)
+        conditions,
+        copies=is_copied and (conditions.threads or not _lies_on(source, conditions.device)),
     )
+    if not conditions.copies:
+        conditions = replace(conditions, source=source)
     _check_copies(called, conditions)
-    beside = _state_beside(called, source, conditions, lowered)
+    instead = (
+        None if lowered is None or backend == "native" else _instead.Called(called, conditions)
+    )
+    beside = _state_beside(called, source, conditions, lowered, instead)
     conditions = replace(
         conditions, room=len(beside.leaf) if beside is not None and conditions.copies else 0
     )
-    if on_cpu and conditions.device is not None and isinstance(called, torch.nn.Module):
+    if lowered is not None and beside is not None:
+        if instead is not None:
+            instead.conditions = conditions
+        return Choice(
+            {
+                **lowered.core,
+                "weights": {**lowered.core["weights"], BESIDE: beside.leaf},
+                "fallback": None if instead is None else [instead],
+            },
+            source=source,
+            shared=source is not None and not conditions.copies,
+            beside=beside,
+            audit=lowered.audit,
+            written=conditions.written,
+        )
+    if on_cpu and conditions.device is not None and is_module:
         # Other processes need no GPU for it.
         called = _torch_policy.copied_module(called).to(conditions.device)
-    core: Any = [partial(_called, lambda: called, conditions)]
-    if lowered is not None and beside is not None:
-        weights = {**lowered.core["weights"], BESIDE: beside.leaf}
-        core = {
-            **lowered.core,
-            "weights": weights,
-            "fallback": None if backend == "native" else core,
-        }
-    shared = source is not None and not conditions.copies
-    audit = None if lowered is None else lowered.audit
+    first = source if conditions.apart and not is_module else None
     return Choice(
-        core,
+        [partial(_called, lambda: called, conditions, first)],
         source=source,
-        shared=shared,
+        shared=source is not None and not conditions.copies,
         beside=beside,
         doubt=doubt,
         surprise=surprise,
-        audit=audit,
+        written=conditions.written,
     )
 
 
@@ -324,17 +376,27 @@ def _state_beside(
     source: torch.nn.Module | None,
     conditions: Conditions,
     lowered: Lowered | None,
+    instead: Called | None,
 ) -> Beside | None:
-    """The state that is published beside the weights of ``policy``; None where the policy acts
-    itself.
+    """The state that is published beside the weights of ``policy``, which ``instead`` calls where
+    it is no graph any more; None where the policy acts itself.
     """
     is_copied = isinstance(source, torch.nn.Module) and conditions.copies
     if lowered is None and not is_copied:
         return None
+    evaluates = conditions.evaluates and isinstance(policy, torch.nn.Module)
     attributes = (
-        _beside.Attributes(policy, source, evaluates=conditions.evaluates) if is_copied else bytes
+        partial(_beside.Attributes, policy, source, evaluates=evaluates, elsewhere=conditions.apart)
+        if is_copied
+        else None
     )
-    return _beside.Beside(bytes if lowered is None else lowered.graph, attributes)
+    return _beside.Beside(
+        None if lowered is None else lowered.graph,
+        attributes,
+        instead,
+        first=None if lowered is None else lowered.first,
+        is_served=conditions.served,
+    )
 
 
 def _check_copies(policy: Callable[..., Any], conditions: Conditions) -> None:
@@ -379,10 +441,25 @@ def _lies_on(source: object, device: torch.device | None) -> bool:
     return all(own.type == device.type and (own.index or 0) == index for own in devices_of(source))
 
 
-def _called(make: Callable[[], Any], conditions: Conditions) -> TorchPolicy:
-    """What acts for one worker, where torch evaluates its policy."""
+def _source(called: Any, conditions: Conditions) -> Any:
+    """The module that the weights of ``called`` come from; None for a function without weights that
+    is called in this process. What a copy in another one holds beside weights travels with them,
+    even if there are none.
+    """
+    if hasattr(called, "state_dict"):
+        return original(called)
+    source = _held.source_of_weights(called)
+    return source if conditions.apart or tensors_of(source) else None
+
+
+def _called(
+    make: Callable[[], Any], conditions: Conditions, source: torch.nn.Module | None = None
+) -> TorchPolicy:
+    """What acts for one worker, where torch evaluates its policy. A function begins with the
+    weights of ``source``.
+    """
     policy = _predictors.adapted(make())
-    return _torch_policy.TorchPolicy(policy, _placed(policy, conditions))
+    return _torch_policy.TorchPolicy(policy, _placed(policy, conditions), source)
 
 
 def compiled(policy: Any, compile_policy: bool | dict[str, Any] | None) -> Any:
@@ -430,6 +507,6 @@ def copied_now(core: Any) -> Any:
     """
     if isinstance(core, list):
         return [partial(lambda made: made, make()) for make in core]
-    if isinstance(core, dict) and core.get("fallback") is not None:
-        return {**core, "fallback": copied_now(core["fallback"])}
+    for called in (core.get("fallback") or ()) if isinstance(core, dict) else ():
+        called.freeze()
     return core

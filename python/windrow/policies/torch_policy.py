@@ -9,7 +9,7 @@ import io
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from types import CellType, FunctionType, MethodType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,9 +32,11 @@ from windrow.policies.arguments import (
     to_numpy,
 )
 from windrow.policies.beside import attributes_in, check_attributes, load_attributes
+from windrow.policies.compared import MISSING, contents
 from windrow.policies.cuda_graph import CudaGraph
+from windrow.policies.held import source_of_weights
 from windrow.policies.predictors import Predictor
-from windrow.policies.weights import BESIDE, check_weights, tensors_of, widened
+from windrow.policies.weights import BESIDE, check_weights, copy_weights, tensors_of, widened
 
 if TYPE_CHECKING:
     from windrow.policies.choose import Conditions
@@ -50,6 +52,8 @@ class TorchPolicy:
         policy: a module, or any callable that one of the rules of :func:`calls_with_tensordict`
             fits.
         conditions: how it is called.
+        source: has the weights that a function begins with in another process, where a module that
+            it refers to by name may be a new one.
 
     Attributes:
         wants_first: :meth:`act` takes a flag for each row that begins an episode, after the
@@ -60,14 +64,26 @@ class TorchPolicy:
 
     wants_first = wants_places = False
 
-    def __init__(self, policy: Callable[..., Any], conditions: Conditions) -> None:
-        self.module = policy if isinstance(policy, torch.nn.Module) else None
-        if self.module is not None and conditions.copies:
-            self.module = policy = copied_module(self.module)
-        if self.module is not None and conditions.device is not None:
-            self.module = policy = self.module.to(conditions.device)
-        if self.module is not None and conditions.evaluates:
-            self.module.eval()
+    def __init__(
+        self,
+        policy: Callable[..., Any],
+        conditions: Conditions,
+        source: torch.nn.Module | None = None,
+    ) -> None:
+        self.module: torch.nn.Module | None = None
+        if isinstance(policy, torch.nn.Module):
+            # In another process, it is a copy already.
+            if conditions.copies and os.getpid() == conditions.pid:
+                policy = copied_module(policy)
+            if conditions.device is not None:
+                policy = policy.to(conditions.device)
+            if conditions.evaluates:
+                policy.eval()
+            self.module = policy
+        elif conditions.apart or conditions.made:
+            self.module = source_of_weights(policy)
+            if source is not None:
+                copy_weights(tensors_of(self.module), tensors_of(source))
         self.policy = policy
         self.conditions = conditions
         self.reads_init = conditions.register and reads_init(policy, conditions.trust)
@@ -121,6 +137,7 @@ class TorchPolicy:
             inputs = {key: value.to(self.conditions.device) for key, value in inputs.items()}
         self.batch = torch.Size(batch)
         self.groups = [(key, torch.Size(size[len(batch) :])) for key, size in groups]
+        before = self._written_buffers()
         with acting(self.conditions.exploration_type, self.conditions.aggregates):
             if isinstance(self.policy, Predictor):
                 found = self._bind_predictor(inputs, action_keys)
@@ -132,6 +149,9 @@ class TorchPolicy:
             if self.conditions.warmup is not None:
                 with self._forked():
                     self._record(list(inputs.values()), self.conditions.warmup)
+        self.conditions.written.update(
+            name for name, known in self._written_buffers().items() if known != before.get(name)
+        )
         if self._left_out:
             warn(
                 f"the policy writes what no array holds, which batches leave out: {sorted(map(str, self._left_out))}"
@@ -166,8 +186,7 @@ class TorchPolicy:
             for name, value in given.items():
                 tensors[name].copy_(value)
         if beside is not None and not torch.equal(beside, self._beside):
-            is_elsewhere = os.getpid() != self.conditions.pid
-            load_attributes(attributes_in(beside), self.module, is_elsewhere=is_elsewhere)  # type: ignore[arg-type]
+            load_attributes(attributes_in(beside), self.policy, self.module)  # type: ignore[arg-type]
             self._beside = beside.clone()
 
     def check(self, weights: TensorDictBase) -> None:
@@ -225,6 +244,15 @@ class TorchPolicy:
     def _tensors(self) -> dict[str, torch.Tensor]:
         # Looked up at each call, since the user may replace tensors of the module.
         return {} if self.module is None else tensors_of(self.module)
+
+    def _written_buffers(self) -> dict[str, tuple[int, int]]:
+        """What tells of each buffer of the user's own module whether it was written."""
+        if self.conditions.source is None:
+            return {}
+        return {
+            name: (id(buffer), 0 if buffer.is_inference() else buffer._version)
+            for name, buffer in self.conditions.source.named_buffers()
+        }
 
     def _not_bound(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         raise RuntimeError("a policy has to see an environment's observations before it acts")
@@ -556,7 +584,8 @@ class TorchPolicy:
 def copied_module(module: torch.nn.Module) -> torch.nn.Module:
     """A deep copy of ``module``. Functions that its parts go around have the same code, and copies
     of what they close over: a module of tensordict would pickle them, which makes a program's own
-    classes anew, in the copy and in the program.
+    classes anew, in the copy and in the program. Other functions among its attributes refer to the
+    parts of the copy, where they refer to those of ``module``.
     """
     with _Detaching(module):
         return _copied_module(module)
@@ -586,6 +615,8 @@ class _Detaching(TorchFunctionMode):
 
 def _copied_module(module: torch.nn.Module) -> torch.nn.Module:
     memo: dict[int, Any] = {}
+    over = _Over(module)
+    memo.update({id(function): copied for function, copied in over.functions})
     # Those within come last, and are copied first.
     for part in reversed(list(module.modules())):
         function = part.__dict__.get("module")
@@ -601,7 +632,80 @@ def _copied_module(module: torch.nn.Module) -> torch.nn.Module:
             else:
                 function = _copied_function(function, memo)
             copied.__dict__.update(attributes, module=function)
-    return copy.deepcopy(module, memo)
+    whole = copy.deepcopy(module, memo)
+    over.fill(memo)
+    for weights in module.parameters():
+        # Which torch leaves out.
+        if vars(weights):
+            vars(memo[id(weights)]).update(copy.deepcopy(vars(weights), memo))
+    return whole
+
+
+class _Over:
+    """The functions among attributes of ``module`` that refer to parts or weights of it, in their
+    closures or defaults, each with a copy that refers to nothing yet. What else they refer to, the
+    copies share.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._own = set(map(id, (*module.modules(), *module.parameters(), *module.buffers())))
+        self.functions: list[tuple[FunctionType, FunctionType]] = []
+        self._answers: dict[int, bool] = {}
+        for part in module.modules():
+            for value in list(vars(part).values()):
+                self._refers(value)
+
+    def _refers(self, value: Any, depth: int = 6) -> bool:
+        """Whether ``value`` refers to the module. Notes functions that do."""
+        if id(value) in self._own:
+            return True
+        inner: list[Any] = []
+        if isinstance(value, FunctionType):
+            inner = [*map(contents, value.__closure__ or ()), *(value.__defaults__ or ())]
+            inner += (value.__kwdefaults__ or {}).values()
+        elif isinstance(value, MethodType):
+            inner = [value.__func__, value.__self__]
+        elif isinstance(value, functools.partial):
+            inner = [value.func, *value.args, *value.keywords.values()]
+        elif isinstance(value, (list, tuple)):
+            inner = list(value)
+        elif isinstance(value, dict):
+            inner = list(value.values())
+        elif not isinstance(value, (type, ModuleType)):
+            held = getattr(value, "__dict__", None)
+            inner = list(held.values()) if isinstance(held, dict) else []
+        if not inner or not depth or id(value) in self._answers:
+            return self._answers.get(id(value), False)
+        # A function may refer to itself.
+        self._answers[id(value)] = False
+        # All of them: others of these may be functions, too.
+        answers = [self._refers(one, depth - 1) for one in inner]
+        self._answers[id(value)] = found = any(answers)
+        if found and isinstance(value, FunctionType):
+            self.functions.append((value, self._blank(value)))
+        return found
+
+    def _blank(self, function: FunctionType) -> FunctionType:
+        cells = [
+            CellType() if self._refers(contents(cell)) else cell
+            for cell in function.__closure__ or ()
+        ]
+        return _named_as(function, None, tuple(cells))
+
+    def fill(self, memo: dict[int, Any]) -> None:
+        """Lets the copies refer to what ``memo`` has copies of."""
+
+        def moved(value: Any) -> Any:
+            return copy.deepcopy(value, memo) if self._refers(value) else value
+
+        for function, copied in self.functions:
+            for cell, own in zip(function.__closure__ or (), copied.__closure__ or ()):
+                if cell is not own:
+                    own.cell_contents = moved(cell.cell_contents)
+            copied.__defaults__ = function.__defaults__ and tuple(map(moved, function.__defaults__))
+            copied.__kwdefaults__ = function.__kwdefaults__ and {
+                name: moved(value) for name, value in function.__kwdefaults__.items()
+            }
 
 
 def _copied_function(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
@@ -616,10 +720,17 @@ def _copied_function(function: FunctionType, memo: dict[int, Any]) -> FunctionTy
     except Exception:
         return function
     memo.update(tried)
-    copied = FunctionType(
-        function.__code__, function.__globals__, function.__name__, defaults, cells
-    )
+    copied = _named_as(function, defaults, cells)
     copied.__kwdefaults__ = named
+    return copied
+
+
+def _named_as(
+    function: FunctionType, defaults: tuple[Any, ...] | None, cells: tuple[CellType, ...]
+) -> FunctionType:
+    """``function`` with other defaults and another closure."""
+    code, scope = function.__code__, function.__globals__
+    copied = FunctionType(code, scope, function.__name__, defaults, cells)
     for name in functools.WRAPPER_ASSIGNMENTS:
         setattr(copied, name, getattr(function, name))
     copied.__dict__.update(function.__dict__)
@@ -628,11 +739,8 @@ def _copied_function(function: FunctionType, memo: dict[int, Any]) -> FunctionTy
 
 def _copied_cell(cell: CellType, memo: dict[int, Any]) -> CellType:
     if id(cell) not in memo:
-        try:
-            contents = cell.cell_contents
-        except ValueError:
-            # Not filled yet.
-            memo[id(cell)] = CellType()
-        else:
-            memo[id(cell)] = CellType(copy.deepcopy(contents, memo))
+        held = contents(cell)
+        # It may not be filled yet.
+        is_empty = held is MISSING
+        memo[id(cell)] = CellType() if is_empty else CellType(copy.deepcopy(held, memo))
     return memo[id(cell)]

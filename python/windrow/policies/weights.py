@@ -10,15 +10,19 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from windrow._lazy import numpy
+from windrow._lazy import module, numpy
 from windrow._windrow import CollectorCore, Readings
-from windrow.ray import _session
+from windrow.policies.live import Live
 
 if TYPE_CHECKING:
     import torch
+    from tensordict import TensorDictBase
 
     from windrow._types import Weights
     from windrow.policies.choose import Choice
+
+# Data and buffers come with it.
+_session = module("windrow.ray._session")
 
 #: The name, among the weights, of the policy's state beside them: see
 #: :mod:`windrow.policies.beside`.
@@ -32,14 +36,16 @@ class WeightSource:
     Workers act with copies of the weights, which :meth:`publish` renews, unless the collector acts
     with the user's own module. Then the module and the policy always have the same weights: either
     the engine calls the module, or it has read a network out of it, which :meth:`follow` updates
-    before each batch.
+    before each batch. Once the module is no network any more, the engine calls it.
 
     Args:
         core: the engine's collector.
         choice: its policy. The weights of its module are published where none are given.
+        inline: it acts in the calling thread, between :meth:`follow` and :meth:`settle`.
     """
 
-    def __init__(self, core: CollectorCore, choice: Choice) -> None:
+    def __init__(self, core: CollectorCore, choice: Choice, *, inline: bool) -> None:
+        self._inline = inline
         self._core = core
         self._choice = choice
         self.module = choice.source
@@ -47,9 +53,14 @@ class WeightSource:
         is_native = core.policy_backend() == "native"
         #: The engine calls the module, which therefore has the weights already.
         self._is_called = is_actor and not is_native
+        self._live = Live(self.module, choice.written) if self._is_called else None
         self._beside = choice.beside if is_native or not is_actor else None
         #: Where the tensors and parts are that :meth:`follow` looks at.
         self._slots: Readings | None = None
+        if self._beside is not None:
+            self._beside.envs = core.envs_of_a_worker()
+            if not is_native:
+                self._beside.begin_attributes()
         if is_actor and is_native:
             self._find_slots()
 
@@ -67,7 +78,7 @@ class WeightSource:
             TypeError: ``given`` is none of these, or ``workers`` are no numbers.
             ValueError: the weights belong to another policy, or a worker does not exist.
             RuntimeError: there are no weights to publish, or the module was changed other than by
-                its weights.
+                its weights, and that cannot be followed.
         """
         if isinstance(given, dict) and given and all(isinstance(worker, int) for worker in given):
             self._check_workers(given)
@@ -78,9 +89,11 @@ class WeightSource:
         self._check_workers(chosen or ())
         if given is None:
             if self.module is None:
-                raise RuntimeError(
-                    "no weights were given, and the collector has no module to take them from"
-                )
+                if self._choice.has_weights:
+                    raise RuntimeError(
+                        "no weights were given, and the collector has no module to take them from"
+                    )
+                return
             given = self.module
         weights = weights_of(given)
         if self._is_actor:
@@ -88,7 +101,10 @@ class WeightSource:
         if self._slots is not None:
             self.follow(in_any_case=True)
             return
-        weights = {} if self._is_called else self._choice.published(weights)
+        if self._live is not None:
+            self._renew(self._live)
+            return
+        weights = self._choice.published(weights)
         for worker in [None] if chosen is None else chosen:
             self._core.publish(weights, worker)
 
@@ -98,19 +114,45 @@ class WeightSource:
         them.
 
         Raises:
-            RuntimeError: the module was changed other than by its weights.
+            RuntimeError: the module was changed other than by its weights, and was to be native.
         """
+        if self._live is not None and self._live.has_moved():
+            self._renew(self._live)
         if self._slots is None:
             return
         if self._beside is not None:
             self._beside.refresh()
+        if self._is_lost():
+            self._core.publish(self._of_itself(), None)
+            return
         if not self._slots.is_same():
             self._find_slots()
         self._core.follow(in_any_case)
 
+    def _renew(self, live: Live) -> None:
+        """Begins a new version of the weights of a module that the engine calls."""
+        if not self._inline:
+            self.settle()
+        live.begin()
+        self._core.publish(self._of_itself(), None)
+
+    def settle(self) -> None:
+        """Notes whether the weights of a module that the engine calls have changed while it did."""
+        if self._live is not None and self._live.has_moved():
+            self._live.mix(int(self._core.stats()["policy_version"]))
+
+    def mark(self, batch: TensorDictBase) -> None:
+        """Writes -1 as ``policy_version`` into rows of ``batch`` that may have been computed with
+        other weights than others of their version.
+        """
+        if self._live is not None:
+            if not self._inline:
+                self.settle()
+            self._live.mark(batch)
+
     def renew(self) -> None:
         """Publishes the weights that were published last as a new version, to all workers."""
-        self._core.publish({} if self._is_called else self._core.weights(), None)
+        self._core.publish(self._of_itself() if self._is_called else self._core.weights(), None)
 
     def add_to(self, state: dict[str, Any]) -> None:
         """Writes the weights of a module that the engine calls into the ``state_dict`` of a
@@ -134,6 +176,7 @@ class WeightSource:
         """
         if self._beside is not None and "policy_state_dict" in state:
             state["policy_state_dict"] = self._beside.added_to(state["policy_state_dict"])
+            self._is_lost()
         if not self._is_actor:
             yield
             return
@@ -145,9 +188,32 @@ class WeightSource:
         }
         weights = fitted(own, saved)
         if self._is_called:
-            state["policy_state_dict"] = {}
+            state["policy_state_dict"] = self._of_itself()
         yield
         copy_weights(own, weights)
+
+    @property
+    def lost(self) -> str | None:
+        """The reason why the engine calls a module by now that was a network."""
+        return None if self._beside is None else self._beside.lost
+
+    def _is_lost(self) -> bool:
+        """Has the engine call the user's own module from now on, where it is no network any more;
+        True where it does.
+        """
+        if not self._is_actor or self.lost is None:
+            return False
+        if not self._is_called:
+            self._slots, self._is_called = None, True
+            self._live = Live(self.module, self._choice.written)
+        return True
+
+    def _of_itself(self) -> dict[str, Any]:
+        """What to publish where the engine calls the module, which has the weights already."""
+        if self._beside is None:
+            return {}
+        # In the place of weights are those that were published last, which nobody loads.
+        return {**self._core.weights(), BESIDE: self._beside.leaf}
 
     def _find_slots(self) -> None:
         owners = [

@@ -99,13 +99,16 @@ def _short(value: object) -> str:
 
 
 def held_weights(policy: object) -> str | None:
-    """Where ``policy`` has weights that no copy of it follows: in a function, as in
-    ``" uses net"``, not in a module of its own. None if it has none.
+    """Where a module, or one of which ``policy`` is a method, has weights that are not its own, as
+    in ``".act uses net"``: in a function that is an attribute. No copy takes new ones. None if
+    there are none.
     """
     import torch
 
-    module = policy if isinstance(policy, torch.nn.Module) else None
-    seen = set() if module is None else set(map(id, (*module.modules(), *module.parameters())))
+    module = policy if isinstance(policy, torch.nn.Module) else getattr(policy, "__self__", None)
+    if not isinstance(module, torch.nn.Module):
+        return None
+    seen = set(map(id, (*module.modules(), *module.parameters())))
 
     def found(value: object, path: str, depth: int = 6) -> str | None:
         # Large data are not looked through to the end.
@@ -125,8 +128,6 @@ def held_weights(policy: object) -> str | None:
             filter(None, (found(part, path + name, depth - 1) for name, part in parts(value))), None
         )
 
-    if module is None:
-        return found(policy, "")
     entries = [entry for part in module.modules() for entry in vars(part).items()]
     functions = [
         (name, value) for name, value in entries if isinstance(value, (FunctionType, partial))

@@ -22,6 +22,21 @@ _BUILT_IN = {
 }
 
 
+class GraphRefused(RuntimeError):
+    """The graph of a policy does not fit the environments of a worker process, which has nothing
+    else of the policy.
+    """
+
+
+#: Exceptions of windrow's own that are made again, too.
+_OWN = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in (GraphRefused,)}
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """True where ``error`` says that a worker process refused a graph."""
+    return error is not None and (isinstance(error, GraphRefused) or is_refusal(error.__cause__))
+
+
 class RemoteTraceback(Exception):
     """The traceback of an exception in a worker process, as the ``__cause__`` of that exception
     here.
@@ -89,8 +104,8 @@ def made_of(
 
 
 def _built_in(name: str, args: tuple[Any, ...] | None) -> Exception | None:
-    """The exception of this name, if it is built in and takes these arguments."""
-    kind = _BUILT_IN.get(name)
+    """The exception of this name, if it is built in, or windrow's, and takes these arguments."""
+    kind = _BUILT_IN.get(name) or _OWN.get(name)
     try:
         made = None if kind is None or args is None else kind(*args)
         return None if isinstance(made, UnicodeError) and _lies_outside(made) else made

@@ -4,6 +4,7 @@ the process.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pickle
@@ -11,7 +12,8 @@ import random
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,6 +34,51 @@ worker = types.SimpleNamespace(environment=None, is_process=False)
 """The environments of this process if it is a worker process (``is_process``): as the user gave
 them, or the factory that has made them.
 """
+
+
+class _Sending:
+    """The environments whose copies processes have, by their identities."""
+
+    def __init__(self) -> None:
+        self.gifts: dict[int, _convert.Gift] = {}
+
+    def keep(self) -> None:
+        """Leaves the environments open, since no process acts for them."""
+        for gift in self.gifts.values():
+            # It has nothing to close any more.
+            gift()
+        self.gifts.clear()
+
+
+_sending: ContextVar[_Sending | None] = ContextVar("_sending", default=None)
+
+
+@contextlib.contextmanager
+def sending() -> Iterator[_Sending]:
+    """A context in which the same environments may be sent several times, until what they are sent
+    for is built. Those of the program are closed at its end, unless there was an error.
+    """
+    ours = _Sending()
+    before = _sending.set(ours)
+    try:
+        yield ours
+        ours.gifts.clear()
+    except BaseException:
+        ours.keep()
+        raise
+    finally:
+        _sending.reset(before)
+
+
+def _given(env: object) -> _convert.Gift:
+    """``env`` as a gift to another process, which gets a copy."""
+    ours = _sending.get()
+    gift = None if ours is None else ours.gifts.get(id(env))
+    if gift is None:
+        gift = _convert.Gift(env)
+        if ours is not None:
+            ours.gifts[id(env)] = gift
+    return gift
 
 
 def environments(
@@ -55,7 +102,8 @@ def environments(
     recipe = _convert.of(env, kwargs)
     if getattr(recipe, "own", False):
         # The worker has a copy, which nobody but the worker can close.
-        recipe = replace(recipe, env=_convert.Gift(recipe.env), own=False)  # type: ignore[call-arg,attr-defined]
+        gift = _given(recipe.env)  # type: ignore[attr-defined]
+        recipe = replace(recipe, env=gift, own=False)  # type: ignore[call-arg]
     is_quiet = is_quiet or getattr(env, "number", 0) > 0
     sent = (_Origin(), _registered(), _number_type(), is_quiet, recipe, env, init_fn)
     allow_pickle = _codecs.own_codec().allow_pickle if allow_pickle is None else allow_pickle
@@ -110,7 +158,8 @@ def members(recipe: Parallel) -> list[tuple[bytes, int]]:
 def policy(core: object) -> bytes:
     """The policy ``core``, in the form that the engine takes, for another process.
 
-    A network's parameters are sent as bytes, so that the process can use it without torch.
+    A network's parameters are sent as bytes, so that the process can use it without torch. Nothing
+    else of the policy is sent with it: an empty ``fallback`` says that there is more of it here.
 
     Raises:
         NoProcesses: something that it is made of cannot be sent; the error names it.
@@ -125,7 +174,7 @@ def policy(core: object) -> bytes:
         core = {
             **core,
             "weights": weights,
-            "fallback": core["fallback"] and _makers(core["fallback"]),
+            "fallback": None if core["fallback"] is None else [],
         }
     elif isinstance(core, list):
         core = _makers(core)

@@ -103,7 +103,7 @@ class RayCollector(BaseCollector):
         held = held_weights(arguments.policy) if is_copied else None
         if held is not None:
             warn(
-                f"policy{held}, whose new weights no copy of policy in an actor gets: give the module itself as policy"
+                f"policy{held}, whose new weights no copy of policy in an actor gets: make it an attribute of the policy"
             )
         return choice
 

@@ -11,14 +11,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from windrow import _needs
 from windrow._lazy import module
 from windrow._windrow import WorkerError
-from windrow.policies.choose import Choice, Conditions, Sent, choose, exploration_name
+from windrow.policies.choose import UNFIT, Choice, Conditions, Sent, choose, exploration_name
 from windrow.processes import blame, setup
+from windrow.processes.exceptions import is_refusal
 from windrow.ray import _session
 
 if TYPE_CHECKING:
@@ -56,8 +57,11 @@ class Job:
     reply: Future[dict[str, Any]] | None
 
 
-def build(name: str, arguments: EvaluatorArguments) -> tuple[Choice, RayEvaluatorCore]:
-    """The policy, and the evaluator.
+def build(
+    name: str, arguments: EvaluatorArguments, doubt: str | None = None
+) -> tuple[Choice, RayEvaluatorCore]:
+    """The policy, and the evaluator; with a ``doubt``, which says why the actor has refused the
+    graph of the policy, it calls that.
 
     Raises:
         ImportError: Ray is not installed.
@@ -82,14 +86,21 @@ def build(name: str, arguments: EvaluatorArguments) -> tuple[Choice, RayEvaluato
         conditions = Conditions(
             exploration,
             threads=True,
+            apart=True,
             device=None if device is None or device.type == "cpu" else device,
             is_here=False,
             trust=bool(arguments.trust_policy),
             evaluates=True,
         )
         choice = choose(
-            arguments.policy, None, conditions, backend=arguments.policy_backend, env=arguments.env
+            arguments.policy,
+            None,
+            conditions,
+            backend=arguments.policy_backend if doubt is None else "torch",
+            env=arguments.env,
         )
+        if doubt is not None:
+            choice = replace(choice, doubt=doubt, surprise="once")
         given["policy"] = Sent(_told(lambda: setup.policy(choice.core)))
     named = {
         "env": arguments.env,
@@ -99,7 +110,12 @@ def build(name: str, arguments: EvaluatorArguments) -> tuple[Choice, RayEvaluato
     first = _told(lambda: blame.pickled(arguments.init_fn, named))
     sent = _told(lambda: blame.pickled((arguments.env, given), named))
     pickled = pickle.dumps((setup.surroundings(), first, sent, arguments.metrics_fn is not None))
-    return choice, RayEvaluatorCore(name, pickled, arguments)
+    try:
+        return choice, RayEvaluatorCore(name, pickled, arguments)
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+    return build(name, arguments, UNFIT)
 
 
 def _told(pickle_: Callable[[], bytes]) -> bytes:

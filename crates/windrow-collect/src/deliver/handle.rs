@@ -110,6 +110,12 @@ impl Handle {
         self.core.ring.slabs()
     }
 
+    /// How many environments a worker has, and whether batches have a dimension for them.
+    #[must_use]
+    pub fn envs_of_a_worker(&self) -> (usize, bool) {
+        (self.core.num_envs, self.core.ring.layout().shares().batched)
+    }
+
     /// Dimensions that the environments of a worker are in, where they are in
     /// [several](windrow_env::EnvSpec::dimensions); none elsewhere.
     #[must_use]

@@ -37,7 +37,7 @@ pub(crate) use torch::seed_torch;
 use crate::gc::{GcRef, GcRoots};
 use crate::gil;
 use interruptible::Interruptible;
-use lowered::Lowered;
+use lowered::{Instead, Lowered};
 use network::{Description, Network};
 use torch::TorchPolicy;
 
@@ -53,9 +53,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 pub(crate) enum PolicyRecipe {
     /// Actions are drawn from the action space.
     Random,
-    /// A network that windrow evaluates, and makers of what Python evaluates where the network does
-    /// not fit.
-    Native(Arc<Mutex<Network>>, Option<Makers>),
+    /// A network that windrow evaluates, and what acts where it does not fit.
+    Native(Arc<Mutex<Network>>, Instead),
     /// A Python object that evaluates a module; see `windrow.policies.torch_policy.TorchPolicy`.
     Torch(Makers),
     /// A policy that a server evaluates.
@@ -120,11 +119,13 @@ impl PolicyRecipe {
             return Ok(Self::Remote(Arc::new(Mutex::new(policy))));
         }
         let fallback: Option<Vec<Bound<'_, PyAny>>> = chosen.get_item("fallback")?.extract()?;
-        let network = Network::new(&chosen.extract::<Description<'_>>()?)?;
-        Ok(Self::Native(
-            Arc::new(Mutex::new(network)),
-            fallback.map(|makers| Makers::new(&makers, roots)),
-        ))
+        let network = Network::new(&chosen.extract::<Description<'_>>()?, chosen.extract()?)?;
+        let instead = match fallback {
+            None => Instead::Nobody,
+            Some(makers) if makers.is_empty() => Instead::Sent(roots.clone()),
+            Some(makers) => Instead::Here(Makers::new(&makers, roots)),
+        };
+        Ok(Self::Native(Arc::new(Mutex::new(network)), instead))
     }
 
     /// Whether the policy reads `is_init`, which environments then have to observe. The first
@@ -142,18 +143,17 @@ impl PolicyRecipe {
 
     /// The policy of worker `worker`.
     pub(crate) fn policy(&self, worker: usize) -> Box<dyn Policy> {
-        let torch = |makers: &Makers| TorchPolicy::new(makers.clone(), worker);
         match self {
             Self::Random => Box::new(Interruptible::new(RandomPolicy::new())),
-            Self::Torch(makers) => Box::new(torch(makers)),
+            Self::Torch(makers) => Box::new(TorchPolicy::new(makers.clone(), worker)),
             // Each clone has a connection of its own.
             #[cfg(unix)]
             Self::Remote(policy) => Box::new(Interruptible::new(lock(policy).clone())),
-            Self::Native(network, fallback) => {
+            Self::Native(network, instead) => {
                 // Each worker has weights of its own, which it replaces between two parts without a
                 // lock.
                 let network = lock(network).clone();
-                let lowered = Lowered::new(network, fallback.as_ref().map(torch));
+                let lowered = Lowered::new(network, instead.clone(), worker);
                 Box::new(Interruptible::new(lowered))
             }
         }

@@ -1,19 +1,25 @@
-//! What Python has read of dictionaries and other objects, and whether it is still there.
+//! What Python has read of dictionaries, functions and other objects, and whether that is still so.
 //!
 //! Before each batch, windrow looks whether anything that the policy reads has changed.
-//! `windrow.policies.reads` says where to look; here is the loop, since there are many places, and
+//! `windrow.policies.lower` says where to look; here is the loop, since there are many places, and
 //! a batch of a few frames takes no longer than a loop of Python over them.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyType};
-use pyo3::{PyTraverseError, PyVisit};
+use pyo3::types::{PyDict, PyList, PyType};
+use pyo3::{PyTraverseError, PyVisit, intern};
 
-/// Sizes and classes of objects, and values of dictionaries, as they were read.
+/// Sizes and classes of objects, values of dictionaries, lists and cells, and what functions are
+/// made of, as they were read.
 #[pyclass(frozen, module = "windrow._windrow")]
 pub(super) struct Readings {
     sizes: Vec<(Py<PyAny>, usize)>,
     classes: Vec<(Py<PyAny>, Py<PyType>)>,
     entries: Vec<Entry>,
+    items: Vec<(Py<PyList>, usize, Py<PyAny>)>,
+    functions: Vec<Function>,
+    /// A cell, and what it held; None where it was empty.
+    cells: Vec<(Py<PyAny>, Option<Py<PyAny>>)>,
 }
 
 /// The place of a value in a dictionary.
@@ -24,27 +30,42 @@ struct Entry {
     value: Option<Py<PyAny>>,
 }
 
+/// A function of Python, and its `__code__`, `__defaults__` and `__kwdefaults__`.
+#[derive(FromPyObject)]
+struct Function(Py<PyAny>, Py<PyAny>, Py<PyAny>, Py<PyAny>);
+
 #[pymethods]
 impl Readings {
     /// `sizes` and `classes` are of the objects before them, and `missing` is in the place of
-    /// values whose keys are not there.
+    /// values whose keys are not there, and of what empty cells hold. `more` may name `items`
+    /// of lists, `functions` and `cells`.
     #[new]
+    #[pyo3(signature = (sizes, classes, entries, missing, **more))]
     fn new(
         sizes: Vec<(Py<PyAny>, usize)>,
         classes: Vec<(Py<PyAny>, Py<PyType>)>,
         entries: Vec<(Py<PyDict>, Py<PyAny>, Py<PyAny>)>,
         missing: &Bound<'_, PyAny>,
-    ) -> Self {
+        more: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let present = |value: Py<PyAny>| Some(value).filter(|value| !value.is(missing));
         let entries = entries.into_iter().map(|(dict, key, value)| Entry {
             dict,
             key,
-            value: Some(value).filter(|value| !value.is(missing)),
+            value: present(value),
         });
-        Self {
+        let cells: Vec<(Py<PyAny>, Py<PyAny>)> = named(more, "cells")?;
+        Ok(Self {
             sizes,
             classes,
             entries: entries.collect(),
-        }
+            items: named(more, "items")?,
+            functions: named(more, "functions")?,
+            cells: cells
+                .into_iter()
+                .map(|(cell, value)| (cell, present(value)))
+                .collect(),
+        })
     }
 
     /// Whether all sizes and classes are the same by now, and each value the same object.
@@ -62,11 +83,17 @@ impl Readings {
         }
         for entry in &self.entries {
             let value = entry.dict.bind(py).get_item(&entry.key)?;
-            if value.as_ref().map(Bound::as_ptr) != entry.value.as_ref().map(Py::as_ptr) {
+            if !is_same(value.as_ref(), entry.value.as_ref()) {
                 return Ok(false);
             }
         }
-        Ok(true)
+        let is_there = |(list, index, value): &(Py<PyList>, usize, Py<PyAny>)| {
+            let item = list.bind(py).get_item(*index);
+            item.is_ok_and(|item| item.is(value))
+        };
+        Ok(self.items.iter().all(is_there)
+            && self.have_same_functions(py)?
+            && self.have_same_cells(py)?)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -82,6 +109,65 @@ impl Readings {
             visit.call(&entry.key)?;
             visit.call(&entry.value)?;
         }
+        for (list, _, value) in &self.items {
+            visit.call(list)?;
+            visit.call(value)?;
+        }
+        for Function(function, code, defaults, keyword_defaults) in &self.functions {
+            for object in [function, code, defaults, keyword_defaults] {
+                visit.call(object)?;
+            }
+        }
+        for (cell, value) in &self.cells {
+            visit.call(cell)?;
+            visit.call(value)?;
+        }
         Ok(())
     }
+}
+
+impl Readings {
+    fn have_same_functions(&self, py: Python<'_>) -> PyResult<bool> {
+        for Function(function, code, defaults, keyword_defaults) in &self.functions {
+            let function = function.bind(py);
+            let is_same = function.getattr(intern!(py, "__code__"))?.is(code)
+                && function.getattr(intern!(py, "__defaults__"))?.is(defaults)
+                && function
+                    .getattr(intern!(py, "__kwdefaults__"))?
+                    .is(keyword_defaults);
+            if !is_same {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn have_same_cells(&self, py: Python<'_>) -> PyResult<bool> {
+        for (cell, held) in &self.cells {
+            let value = match cell.bind(py).getattr(intern!(py, "cell_contents")) {
+                Ok(value) => Some(value),
+                // An empty cell.
+                Err(error) if error.is_instance_of::<PyValueError>(py) => None,
+                Err(error) => return Err(error),
+            };
+            if !is_same(value.as_ref(), held.as_ref()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The list that is called `name` in `more`, or none.
+fn named<T>(more: Option<&Bound<'_, PyDict>>, name: &str) -> PyResult<Vec<T>>
+where
+    T: for<'a, 'py> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    let given = more.map(|more| more.get_item(name)).transpose()?.flatten();
+    given.map_or(Ok(Vec::new()), |given| given.extract())
+}
+
+/// Whether both are the same object, or none.
+fn is_same(now: Option<&Bound<'_, PyAny>>, before: Option<&Py<PyAny>>) -> bool {
+    now.map(Bound::as_ptr) == before.map(Py::as_ptr)
 }

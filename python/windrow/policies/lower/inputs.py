@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from windrow import envs
+from windrow.envs._described import Described
 from windrow.envs._factory import env_of, is_function
 from windrow.envs._registry import adapted
-from windrow.envs._specs import Key, path
+from windrow.envs._specs import Key, Spec, path
 from windrow.policies import recurrent
 from windrow.policies.arguments import read_by, takes_dictionary
 from windrow.policies.lower import rules as rules
@@ -48,13 +49,11 @@ def observed_by(
         return []
     try:
         env = env_of(env)
-        if not hasattr(env, "full_action_spec_unbatched"):
+        if not _has_specs(env):
             # Of a library whose adapter makes one that has them, or of Gymnasium.
             made = adapted(env)
-            env = made if hasattr(made, "full_action_spec_unbatched") else envs.GymWrapper(env)
-        actions = list(env.full_action_spec_unbatched.keys(True, True))
-        leaves = dict(env.observation_spec_unbatched.items(True, True)).items()
-        observed = {key: _leaf(spec) for key, spec in leaves if isinstance(spec.dtype, torch.dtype)}
+            env = made if _has_specs(made) else envs.GymWrapper(env)
+        observed, actions = _described(env)
         info = env._known().info if hasattr(env, "_known") else ()
         observed = {
             key: observed[key] for key in read_by(policy, conditions.trust, list(observed), info)
@@ -73,14 +72,34 @@ def observed_by(
     )
 
 
+def _has_specs(env: Any) -> bool:
+    # Asking windrow's own for one would import torchrl.
+    return isinstance(env, Described) or hasattr(env, "full_action_spec_unbatched")
+
+
+def _described(env: Any) -> tuple[dict[Key, Leaf], list[Key]]:
+    """The observations of one environment, and the actions."""
+    if isinstance(env, Described):
+        parts = [dict(env._specs_of(part, ()).leaves()) for part in ("observation", "action")]
+    else:
+        specs = env.observation_spec_unbatched, env.full_action_spec_unbatched
+        parts = [dict(spec.items(True, True)) for spec in specs]
+    observed, actions = parts
+    leaves = observed.items()
+    return {key: _leaf(spec) for key, spec in leaves if isinstance(spec.dtype, torch.dtype)}, list(
+        actions
+    )
+
+
 def _leaf(spec: Any) -> Leaf:
     """The observation that ``spec`` describes."""
     shape, dtype = tuple(spec.shape), spec.dtype
     space, count = getattr(spec, "space", None), getattr(spec, "n", None)
     low, high = getattr(space, "low", None), getattr(space, "high", None)
-    if type(spec).__name__ == "Categorical" and isinstance(count, int):
+    kind = spec._leaf.kind if isinstance(spec, Spec) else type(spec).__name__
+    if kind in ("Categorical", "discrete") and isinstance(count, int):
         low, high = 0, count - 1
-    elif type(spec).__name__ in ("Binary", "OneHot", "MultiOneHot"):
+    elif kind in ("Binary", "OneHot", "MultiOneHot", "binary", "one_hot"):
         low, high = 0, 1
     if dtype.is_floating_point or low is None or high is None:
         return Leaf(shape, dtype)

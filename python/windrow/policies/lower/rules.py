@@ -8,7 +8,7 @@ each of several results; None where a graph has none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -101,7 +101,7 @@ def _index(trace: Trace, op: Operation) -> Found:
     if any(index.dtype in (torch.bool, torch.uint8) for index in given):
         trace.refuse("a mask for an index")
     if len(indices) == 1 and value.batch is None:
-        return _looked_up(trace, value, _wrapped(trace, given[0], x.shape[0]), op.out)
+        return looked_up(trace, value, _wrapped(trace, given[0], x.shape[0]), op.out.shape)
     # x[arange(rows), index]
     if (
         len(given) == 2
@@ -133,15 +133,14 @@ def _index_select(trace: Trace, op: Operation) -> Found:
 
 @rule("embedding")
 def _embedding(trace: Trace, op: Operation) -> Value:
-    return _looked_up(trace, trace.of(op("weight")), trace.of(op("indices")), op.out)
+    return looked_up(trace, trace.of(op("weight")), trace.of(op("indices")), op.out.shape)
 
 
-def _looked_up(trace: Trace, table: Value, places: Value, out: torch.Tensor) -> Value:
+def looked_up(trace: Trace, table: Value, places: Value, shape: Sequence[int]) -> Value:
+    """Entries of ``table``, of ``shape``."""
     if table.batch is not None:
         trace.refuse("a table that differs by row")
-    return trace.like(
-        {"Lookup": math.prod(table.shape[1:])}, [table, places], out.shape, places.batch
-    )
+    return trace.like({"Lookup": math.prod(table.shape[1:])}, [table, places], shape, places.batch)
 
 
 @rule("gather")
@@ -262,9 +261,13 @@ def _elu(trace: Trace, op: Operation) -> Value:
 
 @rule("_prelu_kernel")
 def _prelu(trace: Trace, op: Operation) -> Value:
-    value = trace.of(op("self"))
+    return prelu(trace, trace.of(op("self")), op("weight"))
+
+
+def prelu(trace: Trace, value: Value, weight: Operand) -> Value:
+    """``value``, where it is negative times ``weight``, which broadcasts to it."""
     return trace.each(
-        "Where", [trace.zip("Gt", value, 0.0), value, trace.zip("Mul", value, op("weight"))]
+        "Where", [trace.zip("Gt", value, 0.0), value, trace.zip("Mul", value, weight)]
     )
 
 
@@ -371,11 +374,20 @@ def _remainder(trace: Trace, op: Operation) -> Value:
 
 @rule("glu")
 def _glu(trace: Trace, op: Operation) -> Value:
-    value, dim = trace.of(op("self")), op("dim")
-    a, b = (
-        trace.move(lambda placed, half=half: placed.chunk(2, dim)[half], value) for half in (0, 1)
-    )
+    return glu(trace, trace.of(op("self")), op("dim"))
+
+
+def glu(trace: Trace, value: Value, dim: int) -> Value:
+    """The first half of ``value`` along ``dim``, gated by the second."""
+    a, b = halves(trace, value, dim)
     return trace.zip("Mul", a, trace.activation("Sigmoid", b))
+
+
+def halves(trace: Trace, value: Value, dim: int) -> list[Value]:
+    """Both halves of ``value`` along ``dim``."""
+    return [
+        trace.move(lambda placed, half=half: placed.chunk(2, dim)[half], value) for half in (0, 1)
+    ]
 
 
 @rule("addcmul", "addcdiv")
@@ -539,12 +551,24 @@ def _softmax(trace: Trace, op: Operation) -> Value:
 
 @rule("native_layer_norm")
 def _layer_norm(trace: Trace, op: Operation) -> Found:
-    value, shape = trace.of(op("input")), op("normalized_shape")
-    dims = range(len(value.shape) - len(shape), len(value.shape))
+    value, dims = trace.of(op("input")), len(op("normalized_shape"))
+    return [layer_norm(trace, value, dims, op("eps"), op("weight"), op("bias")), None, None]
+
+
+def layer_norm(
+    trace: Trace,
+    value: Value,
+    dims: int,
+    eps: float,
+    weight: Operand | None,
+    bias: Operand | None,
+) -> Value:
+    """``value`` normalised along its last dimensions, ``dims`` of them."""
+    last = range(len(value.shape) - dims, len(value.shape))
     result = trace.runs(
-        lambda run: {"Normalize": {"run": run, "eps": op("eps")}}, value, dims, reduces=False
+        lambda run: {"Normalize": {"run": run, "eps": eps}}, value, last, reduces=False
     )
-    return [_scaled(trace, result, op("weight"), op("bias")), None, None]
+    return _scaled(trace, result, weight, bias)
 
 
 @rule("native_group_norm")
@@ -575,19 +599,28 @@ def _scaled(trace: Trace, value: Value, weight: Operand | None, bias: Operand | 
 def _batch_norm(trace: Trace, op: Operation) -> Found:
     if op("training", False) or op("running_mean") is None:
         trace.refuse("batch normalisation by the numbers of a batch")
-    value, weight, bias = trace.of(op("input")), op("weight"), op("bias")
+    moments = op("running_mean"), op("running_var")
+    value = trace.of(op("input"))
+    return [batch_norm(trace, value, moments, op("eps"), op("weight"), op("bias")), None, None]
+
+
+def batch_norm(
+    trace: Trace,
+    value: Value,
+    moments: tuple[Operand, Operand],
+    eps: float,
+    weight: Operand | None,
+    bias: Operand | None,
+) -> Value:
+    """``value`` normalised by the ``moments`` of its channels, mean and variance."""
 
     def channel(given: Operand) -> Value:
         return _channel(trace, given, len(value.shape))
 
-    scale = trace.map("Rsqrt", trace.zip("Add", op("running_var"), op("eps")))
+    scale = trace.map("Rsqrt", trace.zip("Add", moments[1], eps))
     scale = scale if weight is None else trace.zip("Mul", scale, weight)
-    centred = trace.zip("Sub", value, channel(op("running_mean")))
-    return [
-        _scaled(trace, centred, channel(scale), None if bias is None else channel(bias)),
-        None,
-        None,
-    ]
+    centred = trace.zip("Sub", value, channel(moments[0]))
+    return _scaled(trace, centred, channel(scale), None if bias is None else channel(bias))
 
 
 # Products
