@@ -307,7 +307,11 @@ class _Follower:
         """
         if not self._twin.is_same():
             return False
-        held = self._held()
+        try:
+            held = self._held()
+        except NotLowerable:
+            # Its classes may be listed by now.
+            return False
         for known in self._known:
             if known.holds(*held):
                 if known is not self._known[0]:
@@ -372,6 +376,9 @@ class _Follower:
         try:
             plain = plain_graph(self._policy, self._observed, self._actions)  # type: ignore[arg-type]
         except NotPlain:
+            return None
+        if not plain.single:
+            # One observation alone may give something else, which a trace is compared with.
             return None
         return Graph(plain.graph, plain.used, plain.inputs, [leaf["key"] for leaf in plain.outputs])
 
@@ -508,13 +515,6 @@ class _Follower:
         other.bind(self._actions)
         return other
 
-    def _holds(self) -> bool:
-        """As :meth:`_is_current`; False where no graph is what the policy computes."""
-        try:
-            return self._is_current()
-        except NotLowerable:
-            return False
-
     def _difference(
         self, given: dict[Key, torch.Tensor], rows: int | None
     ) -> tuple[int, str] | None:
@@ -522,7 +522,7 @@ class _Follower:
         module and the graph compute something else, and what. Other observations, and states, are
         drawn.
         """
-        if not self._holds():
+        if not self._is_current():
             # It is read again before the next batch.
             return None
         graph = self._known[0].graph
@@ -538,7 +538,7 @@ class _Follower:
                 if key in called.given
             }
             found = graph.difference(called)
-            if found is None or not self._holds():
+            if found is None or not self._is_current():
                 return None
             # A row that rounding decides, such as one with two actions that are as good, is none to
             # complain of.
