@@ -26,6 +26,7 @@ __all__ = [
     "__version__",
     "advantages",
     "announce_end",
+    "announce_exit",
     "collects",
     "evaluate_graph",
     "multi_step",
@@ -46,6 +47,7 @@ PATIENCE: float
 __version__: str
 
 def announce_end() -> None: ...
+def announce_exit() -> None: ...
 def collects() -> bool: ...
 
 class WorkerError(RuntimeError): ...

@@ -19,7 +19,7 @@ use windrow::tensordict::TensorError;
 use windrow::{ControlError, ErrorKind, NextError, WorkerError as Lost, error_chain};
 
 use crate::gc::Raised;
-use crate::gil::attach;
+use crate::gil::{attach, rest_at_exit};
 
 create_exception!(
     windrow,
@@ -38,6 +38,9 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// `error` as the exception that fits it best. Of several workers that failed, the first gives the
 /// cause and the attributes; the message names all of them.
 pub(crate) fn to_py(py: Python<'_>, error: &(dyn Error + 'static)) -> PyErr {
+    if causes(error).any(|one| matches!(one.downcast_ref(), Some(NextError::ShutDown))) {
+        rest_at_exit(py);
+    }
     let raised = raised_in(py, error);
     if let Some(lost) = lost_worker(error) {
         return worker_error(py, lost, &error_chain(lost), raised);

@@ -13,8 +13,9 @@
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod end;
 
+use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread::Builder;
+use std::thread::{self, Builder, ThreadId};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyRuntimeError;
@@ -33,6 +34,10 @@ pub(crate) const SLICE: Duration = Duration::from_millis(100);
 /// How long the end of collectors and evaluators waits after Ctrl-C for a step that has not
 /// returned.
 pub(crate) const IMPATIENCE: Duration = Duration::from_millis(300);
+
+/// How long a thread rests once the program ends. The rest is not endless, because the end of the
+/// program may still wait for the thread, for instance in another `atexit` function that joins it.
+const REST: Duration = Duration::from_secs(5);
 
 thread_local! {
     static KNOWN: Known = Known::new();
@@ -89,9 +94,27 @@ impl Drop for Known {
 }
 
 /// Whether this thread is one of Python, and not of the engine.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn is_of_python() -> bool {
     KNOWN.try_with(|known| known.0.is_none()).unwrap_or(false)
+}
+
+/// The thread in which the program ends, once it does.
+static EXIT: OnceLock<ThreadId> = OnceLock::new();
+
+/// Announces that the program ends: this thread ends all collectors next.
+#[pyfunction]
+pub(crate) fn announce_exit() {
+    EXIT.get_or_init(|| thread::current().id());
+}
+
+/// Rests for as long as a program may take to end, where it does and this thread is another one of
+/// Python. At that point it is a daemon thread, whose collector the program has ended: it has
+/// nobody to tell.
+pub(crate) fn rest_at_exit(py: Python<'_>) {
+    let is_elsewhere = |ends: &ThreadId| *ends != thread::current().id();
+    if EXIT.get().is_some_and(is_elsewhere) && is_of_python() {
+        py.detach(|| thread::sleep(REST));
+    }
 }
 
 /// Announces the end of the interpreter. This is the last function that `atexit` calls, when

@@ -41,6 +41,7 @@ mod worker;
 #[pyo3(name = "_windrow")]
 fn windrow_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(gil::announce_exit, module)?)?;
     module.add_function(wrap_pyfunction!(gil::announce_end, module)?)?;
     // First, since everything that is made from here on records the process that it belongs to.
     process::register()?;

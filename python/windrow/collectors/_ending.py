@@ -19,6 +19,7 @@ from windrow._windrow import (
     EvaluatorCore,
     RemoteServerCore,
     ServerCore,
+    announce_exit,
 )
 
 #: What has to end before the interpreter does.
@@ -96,6 +97,7 @@ class Ending:
 @atexit.register
 def _end_all() -> None:
     """Ends all of them: threads that need the interpreter must end before it does."""
+    announce_exit()
     was_interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
     deadline = time.monotonic() + (IMPATIENCE if was_interrupted else PATIENCE)
     for one in list(ALIVE):

@@ -30,6 +30,8 @@ use std::time::{Duration, Instant};
 
 use pyo3::ffi::{Py_ssize_t, PyGILState_STATE, PyObject, PyThreadState};
 
+use super::REST;
+
 /// Stops a thread that is being ended from unwinding any further: its destructor never returns.
 struct Sleeper;
 
@@ -41,9 +43,6 @@ impl Drop for Sleeper {
     }
 }
 
-/// How long a thread rests. The rest is not endless, because the end of the program may still wait
-/// for the thread, for instance in another `atexit` function that joins it.
-const REST: Duration = Duration::from_secs(5);
 /// How long [`announce`] waits for threads to rest.
 const PATIENCE: Duration = Duration::from_millis(100);
 
