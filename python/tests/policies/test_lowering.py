@@ -4,8 +4,11 @@ do.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import torch._dynamo.utils
 from tensordict.nn import (
     AddStateIndependentNormalScale,
     NormalParamExtractor,
@@ -54,6 +57,19 @@ class Additions(nn.Module):
         for _ in range(self.count):
             observation = observation + self.step
         return self.last(observation)
+
+
+@pytest.mark.parametrize(
+    ("options", "count"), [({}, 3), ({"num_envs": 1}, 2), ({"num_envs": 4}, 1)], ids=str
+)
+def test_a_capture_is_made_for_each_kind_of_call_that_there_may_be(
+    options: dict[str, int], count: int
+) -> None:
+    captured: Any = torch._dynamo.utils.counters["stats"]
+    before = captured["unique_graphs"]
+    with Collector("Pendulum-v1", Additions(1), frames_per_batch=8, **options) as collector:
+        assert collector.policy_backend == "native"
+        assert captured["unique_graphs"] - before == count
 
 
 def test_operations_on_values_of_one_shape_place_no_elements(

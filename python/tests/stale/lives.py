@@ -7,6 +7,7 @@ import pickle
 import re
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -89,6 +90,12 @@ class Cell:
             (self.kind, self.changer),
             (self.kind, self.is_wrapped),
         }
+
+    @property
+    def is_together(self) -> bool:
+        """Whether a worker's policy acts for two environments that step together."""
+        takes = self.kind not in ("Evaluator", "AsyncBatchedCollector")
+        return takes and zlib.crc32(str(self).encode()) % 2 == 0
 
     @property
     def is_copied(self) -> bool:
@@ -287,7 +294,7 @@ class Life:
             if cell.kind == "AsyncBatchedCollector"
             else {"placement": cell.place}
         )
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"num_envs": 2} if cell.is_together else {}
         if cell.changer == "before":
             options["pre_collect_hook"] = self._before
         if cell.changer == "after":

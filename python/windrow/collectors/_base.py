@@ -228,7 +228,8 @@ class BaseCollector(Control):
 
     def _chosen_policy(self, arguments: CollectorArguments) -> Choice:
         """The policy in the form that the engine takes."""
-        device = self._devices.policy
+        device, count = self._devices.policy, arguments.num_envs
+        is_served = (self._asks or self._inference) == "served"
         return choose(
             compiled(arguments.policy, arguments.compile_policy),
             self._workers.factories,
@@ -241,7 +242,8 @@ class BaseCollector(Control):
                 trust=bool(arguments.trust_policy),
                 register=arguments.auto_register_policy_transforms is not False,
                 named=self._devices.acting,
-                served=(self._asks or self._inference) == "served",
+                served=is_served,
+                alone=(1, None) if count is None or is_served else (1,) if count == 1 else (),
                 rows=self._rows,
                 warmup=warmup_of(arguments.cudagraph_policy, device),
             ),

@@ -72,6 +72,8 @@ class Conditions:
         named: the device that the TensorDicts which it is given say that they are on; None for no
             device.
         served: each call has any number of rows, of any environments.
+        alone: which calls with one observation there may be: with 1 row, and None for one that has no
+            dimension for rows.
         rows: fill calls of a served policy up to so many rows, with copies of the first; None to
             call it with those that there are.
         warmup: calls before its call is recorded as a CUDA graph, which is replayed from then on;
@@ -97,6 +99,7 @@ class Conditions:
     aggregates: Any = None
     named: Any = None
     served: bool = False
+    alone: tuple[int | None, ...] = (1, None)
     rows: int | None = None
     warmup: int | None = None
     room: int = 0

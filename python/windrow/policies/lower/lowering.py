@@ -441,7 +441,8 @@ class _Follower:
                 raise NotLowerable("it computes something else for another number of rows")
         graph.rows = rows = _ranges(capture)
         others = []
-        for count in (1, None):
+        graph.single = False
+        for count in self._conditions.alone:
             holds, captures = self._alone_holds(reading, graph, count)
             if count is None:
                 graph.single = holds

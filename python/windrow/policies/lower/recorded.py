@@ -267,6 +267,7 @@ class _Watched:
 @contextlib.contextmanager
 def _watched() -> Iterator[_Watched]:
     """A context in which three methods of torch also write down what they see."""
+    import torch._dynamo.guards as Guards
     from torch._dynamo import exc
     from torch._dynamo.symbolic_convert import (
         InliningInstructionTranslator,
@@ -279,6 +280,7 @@ def _watched() -> Iterator[_Watched]:
     Builder: Any = VariableBuilder
     watched, thread = _Watched(), threading.get_ident()
     begin, wrap, handle = Inlining.__init__, Builder.__call__, Translator.exception_handler
+    measure = Guards.profile_guard_manager
     ends = exc.ObservedUserStopIteration, exc.ObservedGeneratorExit
 
     def begin_inlining(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -301,11 +303,13 @@ def _watched() -> Iterator[_Watched]:
 
     Inlining.__init__, Builder.__call__ = begin_inlining, wrap_object
     Translator.exception_handler = handle_exception
+    # Torch would empty the processor's caches to measure its guards, a sixth of a capture.
+    Guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[assignment]
     try:
         yield watched
     finally:
         Inlining.__init__, Builder.__call__ = begin, wrap
-        Translator.exception_handler = handle
+        Translator.exception_handler, Guards.profile_guard_manager = handle, measure
 
 
 @contextlib.contextmanager
