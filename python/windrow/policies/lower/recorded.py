@@ -304,7 +304,7 @@ def _watched() -> Iterator[_Watched]:
     Inlining.__init__, Builder.__call__ = begin_inlining, wrap_object
     Translator.exception_handler = handle_exception
     # Torch would empty the processor's caches to measure its guards, a sixth of a capture.
-    Guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[assignment]
+    Guards.profile_guard_manager = lambda *_: 0.0
     try:
         yield watched
     finally:
