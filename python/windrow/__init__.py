@@ -34,8 +34,6 @@ Nothing here imports torch, tensordict or gymnasium before it is used.
 from __future__ import annotations
 
 import atexit
-import importlib
-import sys
 
 from windrow import _needs, _windrow
 from windrow._lazy import names_of
@@ -48,10 +46,6 @@ atexit.register(_windrow.announce_end)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
-
     from windrow import (
         collectors as collectors,
     )
@@ -104,28 +98,3 @@ def __dir__() -> list[str]:
     return sorted(
         [*__all__, "collectors", "data", "envs", "modules", "ray", "sb3", "torchrl", "vectors"]
     )
-
-
-class _Finder:
-    """Finds, after all others, modules that only TorchRL has: ``windrow.weight_update``, and those
-    below ``windrow.collectors``, ``windrow.data`` and ``windrow.envs``, such as
-    ``windrow.envs.libs.vmas``.
-    """
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        package, *rest = name.split(".")
-        known = rest == ["weight_update"] or (
-            len(rest) > 1 and rest[0] in ("collectors", "data", "envs")
-        )
-        if package != "windrow" or not known or any(n.startswith("_") for n in rest):
-            return None
-        # What answers takes longer to import than all of windrow.
-        found: ModuleSpec | None = importlib.import_module(
-            "windrow._fence"
-        ).names.spec_of_first_door(name)
-        return found
-
-
-sys.meta_path.append(_Finder())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +19,9 @@ LIBRARY = "torchrl"
 #: Modules of ``windrow.torchrl``, by what they do.
 HOMES = {
     name: f"windrow.{LIBRARY}._{name}"
-    for name in ("adapter", "around", "methods", "names", "schedulers", "sharing", "specs")
+    for name in ("adapter", "around", "methods", "schedulers", "sharing", "specs")
 }
-adapter, around, methods, names, schedulers, sharing, specs = map(module, HOMES.values())
+adapter, around, methods, schedulers, sharing, specs = map(module, HOMES.values())
 
 #: Functions that take environments of these libraries, see :func:`windrow.envs.register_adapter`.
 ADAPTERS = {
@@ -74,25 +73,3 @@ def class_of(name: str) -> type | None:
     return (
         getattr(importlib.import_module(f"{LIBRARY}.envs"), name, None) if is_installed() else None
     )
-
-
-def rest_of(own: str) -> Callable[[str], Any]:
-    """A ``__getattr__`` for the module or package ``own`` of windrow: names that it does not have
-    are those of TorchRL's of the same place.
-    """
-
-    def found(name: str) -> object:
-        if name.startswith("_"):
-            raise AttributeError(f"module {own!r} has no attribute {name!r}")
-        # `from package import module` asks for the attribute before it imports the module.
-        if (
-            hasattr(sys.modules[own], "__path__")
-            and importlib.util.find_spec(f"{own}.{name}") is not None
-        ):
-            return importlib.import_module(f"{own}.{name}")
-        value = names.of_first_door(own, name)
-        # Later lookups find it without a call.
-        setattr(sys.modules[own], name, value)
-        return value
-
-    return found

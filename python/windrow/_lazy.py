@@ -44,7 +44,11 @@ def names_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         if home := homes.get(name):
             value = getattr(importlib.import_module(f".{home}", package), name)
         elif not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is not None:
-            value = importlib.import_module(f"{package}.{name}")
+            try:
+                value = importlib.import_module(f"{package}.{name}")
+            except ImportError as error:
+                # `hasattr` and `help` ask so; a statement that imports it raises the error itself.
+                raise AttributeError(f"{package}.{name} cannot be imported: {error}") from error
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         # Later lookups find it without a call.
@@ -52,6 +56,14 @@ def names_of(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         return value
 
     return found
+
+
+def is_installed(package: str) -> bool:
+    """Whether ``package``, which comes with an extra, can be imported. It is not imported."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def listing(package: str, names: Iterable[str]) -> Callable[[], list[str]]:

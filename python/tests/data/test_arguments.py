@@ -8,8 +8,6 @@ import inspect
 import multiprocessing
 import pickle
 import re
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -383,53 +381,12 @@ def test_modules_are_where_torchrl_has_them(module: str, names: list[str]) -> No
         )
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Bounded",
-        "Categorical",
-        "OneHot",
-        "Composite",
-        "Unbounded",
-        "Binary",
-        "MultiCategorical",
-        "MultiOneHot",
-    ],
-)
-def test_specs_are_those_of_torchrl(name: str) -> None:
-    assert getattr(windrow.data, name) is getattr(torchrl.data, name)
-
-
-def test_without_torchrl_specs_say_what_is_missing() -> None:
-    script = (
-        "import sys; sys.modules['torchrl'] = None\n"
-        "import windrow.data\n"
-        "assert 'torch' not in sys.modules\n"
-        "try: windrow.data.Bounded\n"
-        "except ImportError as error: print(error)\n"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    assert out == [
-        "windrow.data has no 'Bounded' of its own, and torchrl, which may have it, is not installed"
-    ]
-
-
-def test_what_only_torchrl_has_is_found_and_misspelt_names_are_not() -> None:
-    assert windrow.data.ReplayBufferEnsemble is torchrl.data.ReplayBufferEnsemble
-    with pytest.raises(
-        AttributeError, match="module 'windrow.data' has no attribute 'Bound', nor has torchrl.data"
-    ):
-        windrow.data.Bound
-
-
 def test_an_ensemble_of_torchrls_refuses_buffers_of_windrow() -> None:
     with pytest.raises(
         TypeError,
         match="expected buffers of torchrl.data in an ensemble of TorchRL's, got one of windrow's",
     ):
-        windrow.data.ReplayBufferEnsemble(ReplayBuffer(), ReplayBuffer(), batch_size=4)
+        torchrl.data.ReplayBufferEnsemble(ReplayBuffer(), ReplayBuffer(), batch_size=4)
 
 
 def postprocessed() -> TensorDict:

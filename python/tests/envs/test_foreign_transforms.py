@@ -144,7 +144,7 @@ def test_it_is_in_members_and_around_them() -> None:
 
 
 def test_it_can_be_pickled_with_its_environment() -> None:
-    env = pendulum(ours.RemoveEmptySpecs(), StepCounter())
+    env = pendulum(torchrl.envs.RemoveEmptySpecs(), StepCounter())
     env.rollout(2)
     assert pickle.loads(pickle.dumps(env)).rollout(3)["step_count"].flatten().tolist() == [0, 1, 2]
 
@@ -162,7 +162,7 @@ def test_functions_are_transforms() -> None:
 
 
 def test_a_primer_may_draw_states() -> None:
-    primer = ours.TensorDictPrimer({"h": torchrl.data.Unbounded((2,))}, random=True)
+    primer = torchrl.envs.TensorDictPrimer({"h": torchrl.data.Unbounded((2,))}, random=True)
     played = pendulum(primer).rollout(2)
     assert played["h"].shape == (2, 2) and played["h"].unique().numel() > 1
 

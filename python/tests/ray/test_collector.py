@@ -16,11 +16,12 @@ import torch
 from counter import Counter, fails, have_torch
 from tensordict.nn import TensorDictModule
 from torch import nn
+from torchrl.envs import NextObservationDelta
 
 from waiting import until
 from windrow.collectors import Collector, MultiAsyncCollector, MultiSyncCollector, RayCollector
 from windrow.data import LazyTensorStorage, ReplayBuffer
-from windrow.envs import GymEnv, NextObservationDelta, TransformedEnv
+from windrow.envs import GymEnv, TransformedEnv
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

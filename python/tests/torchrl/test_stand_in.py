@@ -160,11 +160,12 @@ def test_without_torchrl_windrows_names_are_found_and_others_say_what_is_missing
         sys.modules["torchrl"] = None
         from windrow.torchrl.envs import GymEnv
         from windrow.torchrl.data import ReplayBuffer
+        import windrow.torchrl.envs as envs
         try:
-            from windrow.torchrl.envs import VmasEnv
-        except ImportError as error:
+            envs.VmasEnv
+        except AttributeError as error:
             print(error)""").startswith(
-        "windrow.torchrl.envs: windrow does not have this name, and torchrl"
+        "module 'windrow.torchrl.envs' has no attribute of this name of its own, and torchrl"
     )
 
 

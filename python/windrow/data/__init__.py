@@ -1,14 +1,11 @@
 """Replay buffers, their storages, samplers, writers and limiters, data sets, and what is done to
 batches.
 
-The modules that define classes name them, in their ``__all__``. Classes of specs (``Bounded``,
-``Categorical``, ``Composite`` and others) are those of TorchRL, where it is installed, and so is
-all else that only ``torchrl.data`` has.
+The modules that define classes name them, in their ``__all__``.
 """
 
 from typing import TYPE_CHECKING
 
-from windrow import _fence as _fence
 from windrow._lazy import listing as _listing
 from windrow.data import _datasets, _frames, _limiters, _mix, _postprocs, replay_buffers
 from windrow.data._datasets import *
@@ -17,8 +14,6 @@ from windrow.data._limiters import *
 from windrow.data._mix import *
 from windrow.data._postprocs import *
 from windrow.data.replay_buffers import *
-
-__getattr__ = _fence.rest_of(__name__)
 
 if not TYPE_CHECKING:
     # Checkers that add up no lists take all that was imported.

@@ -19,18 +19,17 @@ element type of its spec, or else the sum of all as ``float32``. Those of Gymnas
 Random actions are legal where specs of its actions have masks, or an ``ActionMask`` is around it; a
 mask that is observed nowhere is found as ``"action_mask"`` beside the observations.
 
-Where torchrl is installed, classes of ``torchrl.envs`` that windrow does not have, such as
-``R3MTransform`` or ``Tokenizer``, are found here too. Its transforms go around windrow's
-environments, in Python. A class that derives from :class:`EnvBase` or :class:`Transform` derives
-from TorchRL's. Specs are of TorchRL's classes then, since its modules and losses take no others.
+Where torchrl is installed, its transforms go around windrow's environments, in Python. A class that
+derives from :class:`EnvBase` or :class:`Transform` derives from TorchRL's, and specs are of its
+classes, since its modules and losses take no others. Names that only TorchRL has are in
+:mod:`windrow.torchrl`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from windrow import _fence
-from windrow._lazy import listing, names_of
+from windrow._lazy import is_installed, listing, names_of
 
 # A module has the same name. Were it imported later, `windrow.envs.env_creator` would become the
 # module.
@@ -143,6 +142,11 @@ __all__ = [
     "set_exploration_type",
 ]
 
+#: Names of tensordict's.
+_OF_TENSORDICT = ("ExplorationType", "exploration_type", "set_exploration_type")
+if not is_installed("tensordict"):
+    __all__ = [name for name in __all__ if name not in _OF_TENSORDICT]
+
 #: The modules of all names that are no transforms.
 _HOMES = {
     "AsyncEnvPool": "_pool",
@@ -163,11 +167,5 @@ _HOMES = {
     "set_exploration_type": "utils",
 }
 __dir__ = listing(__name__, __all__)
-_own = names_of(__name__, {name: _HOMES.get(name, "transforms") for name in __all__})
-
-
-def __getattr__(name: str) -> Any:
-    try:
-        return _own(name)
-    except AttributeError:
-        return _fence.rest_of(__name__)(name)
+if not TYPE_CHECKING:
+    __getattr__ = names_of(__name__, dict.fromkeys(__all__, "transforms") | _HOMES)

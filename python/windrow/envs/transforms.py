@@ -546,9 +546,6 @@ class Wrapped(EnvBase):
         return repr(self._env)
 
 
-__getattr__ = _fence.rest_of(__name__)
-
-
 def _by_transform(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """A state by the numbers of transforms, also where TorchRL has joined them to names, or has the
     state of the only one.

@@ -1,12 +1,10 @@
-"""Helpers around environments, under TorchRL's names. Those that windrow does not have are
-TorchRL's.
-"""
+"""Helpers around environments, where TorchRL has them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from windrow import _fence, _needs
+from windrow import _needs
 from windrow._lazy import tensordict
 from windrow.envs._check import check_env, check_env_specs
 from windrow.modules import RandomPolicy
@@ -35,6 +33,6 @@ OF_TENSORDICT = {
 def __getattr__(name: str) -> Any:
     # tensordict brings torch, which is imported only by those who use it.
     if name not in OF_TENSORDICT:
-        return _fence.rest_of(__name__)(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     _needs.torch(f"{__name__}.{name}")
     return getattr(tensordict.nn.probabilistic, OF_TENSORDICT[name])

@@ -94,12 +94,10 @@ def _found(module: str, theirs: str, name: str) -> object:
         hasattr(sys.modules[module], "__path__") and importlib.util.find_spec(below) is not None
     ):
         return importlib.import_module(below)
-    try:
-        value = getattr(_imported(theirs), name)
-    except AttributeError:
-        raise AttributeError(
-            f"module {module!r} has no attribute {name!r}, nor has {theirs}"
-        ) from None
+    library = _imported(theirs)
+    if not hasattr(library, name):
+        raise AttributeError(f"module {module!r} has no attribute {name!r}, nor has {theirs}")
+    value = getattr(library, name)
     if isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "torchrl":
         return importlib.import_module(f"windrow.{value.__name__}")
     return value
@@ -119,8 +117,8 @@ def _imported(theirs: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if _spec_of("torchrl") is not None:
             raise
-        raise ImportError(
-            f"windrow.{theirs}: windrow does not have this name, and torchrl, which may have it, is not installed"
+        raise AttributeError(
+            f"module 'windrow.{theirs}' has no attribute of this name of its own, and torchrl, which may have it, is not installed"
         ) from error
 
 
@@ -213,72 +211,6 @@ class _View:
             __dir__=names,
             __doc__=f"As ``{module.__name__.removeprefix('windrow.')}``.",
         )
-
-
-class _FirstDoor:
-    """Makes a module below ``windrow.collectors``, ``windrow.data`` or ``windrow.envs`` that
-    answers the names of TorchRL's, but for windrow's own classes where the package around the
-    module has them.
-    """
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        return None
-
-    def exec_module(self, module: ModuleType) -> None:
-        theirs = importlib.import_module(_of_first_door(module.__name__))
-        around = sys.modules[module.__name__.rpartition(".")[0]]
-
-        def found(name: str) -> object:
-            if name.startswith("__"):
-                raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
-            value = getattr(theirs, name)
-            own = (
-                getattr(around, name)
-                if name in getattr(around, "__all__", ())
-                else vars(around).get(name)
-            )
-            return own if isinstance(own, type) and own.__module__.startswith("windrow.") else value
-
-        vars(module).update(__getattr__=found, __doc__=theirs.__doc__)
-
-
-def spec_of_first_door(name: str) -> ModuleSpec | None:
-    """The spec of the module ``name`` of windrow that only TorchRL has."""
-    try:
-        theirs = importlib.util.find_spec(_of_first_door(name))
-    except ModuleNotFoundError:
-        return None
-    return theirs and ModuleSpec(
-        name,
-        _FirstDoor(),  # type: ignore[arg-type]
-        is_package=theirs.submodule_search_locations is not None,
-    )
-
-
-def of_first_door(own: str, name: str) -> object:
-    """What TorchRL's module of the same place as ``own``, a module of windrow, has under ``name``.
-
-    Raises:
-        ImportError: torchrl is not installed.
-        AttributeError: it has none.
-    """
-    theirs = _of_first_door(own)
-    try:
-        module = importlib.import_module(theirs)
-    except ImportError as error:
-        raise ImportError(
-            f"{own} has no {name!r} of its own, and torchrl, which may have it, is not installed"
-        ) from error
-    try:
-        return getattr(module, name)
-    except AttributeError:
-        raise AttributeError(
-            f"module {own!r} has no attribute {name!r}, nor has {theirs}"
-        ) from None
-
-
-def _of_first_door(own: str) -> str:
-    return f"torchrl.{own.partition('.')[2]}"
 
 
 class _Renamed:

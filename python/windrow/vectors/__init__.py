@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from windrow._lazy import listing, names_of
+from windrow._lazy import is_installed, listing, names_of
 
 if TYPE_CHECKING:
     from windrow.vectors._base import VectorEnv
     from windrow.vectors._make import make_vec
 
 __all__ = ["VectorEnv", "make_vec"]
+if not is_installed("gymnasium"):
+    # It is derived from Gymnasium's.
+    __all__.remove("VectorEnv")
 
 __dir__ = listing(__name__, __all__)
 __getattr__ = names_of(__name__, {"VectorEnv": "_base", "make_vec": "_make"})

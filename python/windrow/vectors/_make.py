@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import gymnasium
-from gymnasium.vector import AutoresetMode
-
+from windrow import _needs
 from windrow._arguments import one_of
+from windrow._lazy import gymnasium, module
 from windrow._numbers import cores, seconds_or_none, whole_or_none
 from windrow._types import AnyTransform
 from windrow._windrow import VectorCore, mujoco_arguments, native_ids, native_info
@@ -20,11 +19,17 @@ from windrow.envs._native import EXACT_REWARD, NotNative, arguments_of
 from windrow.envs._recipe import Call, Many, Native, Parallel, Recipe
 from windrow.envs._transform import around
 from windrow.envs.transforms import Compose
-from windrow.vectors._base import FORMS, VectorEnv
-from windrow.vectors._engine import EngineVector
 from windrow.vectors._losses import checked
-from windrow.vectors._processes import ProcessVector, sent
-from windrow.vectors._python import PythonVector
+
+if TYPE_CHECKING:
+    from gymnasium.vector import AutoresetMode
+
+    from windrow.vectors._base import VectorEnv
+
+#: Their classes are derived from Gymnasium's.
+_base, _engine, _processes, _python = (
+    module(f"windrow.vectors.{name}") for name in ("_base", "_engine", "_processes", "_python")
+)
 
 
 def make_vec(
@@ -33,7 +38,7 @@ def make_vec(
     *,
     workers: int | None = None,
     transforms: AnyTransform | list[AnyTransform] | tuple[AnyTransform, ...] = (),
-    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    autoreset_mode: AutoresetMode | str = "NextStep",
     native: bool | None = None,
     episode_statistics: bool = False,
     final_info: str = "arrays",
@@ -99,17 +104,19 @@ def make_vec(
         >>> observation.shape, reward
         ((3, 4), array([1., 1., 1.], dtype=float32))
     """
+    _needs.module("make_vec", "gymnasium", "gymnasium")
     wrap = gymnasium.wrappers.RecordEpisodeStatistics if episode_statistics else None
-    mode = AutoresetMode(
-        one_of(*(mode.value for mode in AutoresetMode))(
+    modes = gymnasium.vector.AutoresetMode
+    mode = modes(
+        one_of(*(mode.value for mode in modes))(
             "autoreset_mode", getattr(autoreset_mode, "value", autoreset_mode)
         )
     )
     wanted = Wanted(
         num_envs,
+        mode,
         workers,
         transforms,
-        mode,
         native,
         wrap,
         final_info,
@@ -126,9 +133,9 @@ class Wanted:
     """What a vector is to be like: the arguments of :func:`make_vec`."""
 
     num_envs: int | None
+    mode: AutoresetMode
     workers: int | None = None
     transforms: AnyTransform | list[AnyTransform] | tuple[AnyTransform, ...] = ()
-    mode: AutoresetMode = AutoresetMode.NEXT_STEP
     native: bool | None = None
     #: What goes around each environment of Gymnasium to count episodes, which the engine does
     #: itself; None where nobody counts.
@@ -140,12 +147,12 @@ class Wanted:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        one_of(*FORMS)("final_info", self.form)
+        one_of(*_base.FORMS)("final_info", self.form)
         for name in ("num_envs", "workers", "batch_size"):
             whole_or_none(name, getattr(self, name), 1)
         checked("on_loss", self.on_loss)
         seconds_or_none("step_timeout", self.step_timeout)
-        if self.batch_size is not None and self.mode is AutoresetMode.DISABLED:
+        if self.batch_size is not None and self.mode.name == "DISABLED":
             raise ValueError(
                 "batch_size needs environments that begin another episode by themselves, got autoreset_mode DISABLED"
             )
@@ -191,7 +198,7 @@ class Wanted:
                     f"on_loss={self.on_loss} replaces environments of functions and ids of Gymnasium, without transforms: wrap them in "
                     "the function instead, or leave on_loss out"
                 )
-            vector = EngineVector(
+            vector = _engine.EngineVector(
                 self._core(recipes), self.mode, self.form, self.batch_size, entries
             )
         elif self.workers is None:
@@ -200,7 +207,7 @@ class Wanted:
                     f"batch_size={self.batch_size} is for environments in threads or processes: workers is how many"
                 )
             self._check_killable(in_processes=False)
-            vector = PythonVector(
+            vector = _python.PythonVector(
                 _functions(makers, self.kwargs),
                 self.mode,
                 self.wrap,
@@ -210,11 +217,11 @@ class Wanted:
         else:
             members = divides("workers", min(self.workers, len(makers)), len(makers))
             self._check_killable(in_processes=True)
-            groups = sent(
+            groups = _processes.sent(
                 _functions(makers, self.kwargs), self.mode, self.wrap, members, self.on_loss
             )
             losses = (self.on_loss, self.step_timeout)
-            vector = ProcessVector(
+            vector = _processes.ProcessVector(
                 groups, self.mode, self.form, len(makers) // members, self.batch_size, losses
             )
         if isinstance(env, str) and env in gymnasium.registry:
@@ -232,7 +239,7 @@ class Wanted:
         """What steps environments of the engine's."""
         counts, mode = self.wrap is not None, self.mode
         is_plain = all(isinstance(recipe, Native) and not recipe.transforms for recipe in recipes)
-        if not is_plain and mode is AutoresetMode.NEXT_STEP:
+        if not is_plain and mode.name == "NEXT_STEP":
             # Each by itself: one that begins anew is left out of a step.
             recipes = [Many((recipe,)) for recipe in recipes]
         if self.workers is None and self.batch_size is None:

@@ -4,8 +4,8 @@ them.
 
 from typing import TYPE_CHECKING
 
-from windrow import _fence as _fence
 from windrow._lazy import listing as _listing
+from windrow._lazy import names_of as _names_of
 from windrow.data.replay_buffers import (
     replay_buffers as _buffers,
 )
@@ -25,9 +25,8 @@ from windrow.data.replay_buffers.writers import *
 from windrow.ray import _buffer as _ray
 from windrow.ray._buffer import *
 
-__getattr__ = _fence.rest_of(__name__)
-
 if not TYPE_CHECKING:
+    __getattr__ = _names_of(__name__, {})
     # Checkers that add up no lists take all that was imported.
     __all__ = [
         *_ray.__all__,

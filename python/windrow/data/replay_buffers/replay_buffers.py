@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any, Literal, overload
 
-from windrow import _fence
 from windrow._arguments import takes
 from windrow._lazy import tensordict, torch
 from windrow.data._arguments import (
@@ -106,6 +105,3 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
     @takes(TensorDictPrioritizedBufferArguments)
     def __init__(self, arguments: TensorDictPrioritizedBufferArguments) -> None:
         self._begin(arguments)
-
-
-__getattr__ = _fence.rest_of(__name__)

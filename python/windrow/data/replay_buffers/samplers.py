@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from windrow import _fence
 from windrow._arguments import argument, ignored, one_of, warn_ignored
 from windrow._lazy import torch
 from windrow._numbers import at_least, real, share
@@ -331,6 +330,3 @@ def consuming(sampler: Sampler, times: int) -> Sampler:
             f"consume_after_n_samples={times} needs a RandomSampler or ConsumingSampler({times}), got {sampler!r}"
         )
     return ConsumingSampler(times)
-
-
-__getattr__ = _fence.rest_of(__name__)

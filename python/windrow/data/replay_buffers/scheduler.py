@@ -16,4 +16,6 @@ __all__ = [  # noqa: F822
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(_fence.schedulers, name) if name in __all__ else _fence.rest_of(__name__)(name)
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_fence.schedulers, name)

@@ -4,7 +4,6 @@ import os
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from windrow import _fence
 from windrow._arguments import argument, ignored
 from windrow._numbers import at_least
 from windrow._types import Device
@@ -164,6 +163,3 @@ class LazyStackStorage(ListStorage):
     """TorchRL's other name for the same storage: samples are one dense batch."""
 
     stack_dim: int = argument("0, the dimension of a sample's frames", default=0, check=_zero)
-
-
-__getattr__ = _fence.rest_of(__name__)

@@ -46,6 +46,3 @@ class TensorDictMaxValueWriter(Writer, kind="TensorDictMaxValueWriter"):
         default="sum",
         kw_only=False,
     )
-
-
-__getattr__ = _fence.rest_of(__name__)

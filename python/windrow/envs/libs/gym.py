@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from windrow import _fence
 from windrow._arguments import one_of, warn_all_ignored
 from windrow._lazy import gymnasium, module, torch
 from windrow._numbers import whole_or_none
@@ -486,6 +485,3 @@ class GymWrapper(GymEnv):
         if self._from_pixels:
             raise ValueError("a vector cannot be drawn: give from_pixels to single environments")
         return Vector(self._name, True, self._one_hot, self._info_of(self._name, True))
-
-
-__getattr__ = _fence.rest_of(__name__)
