@@ -18,8 +18,8 @@ class RenamedWarning(Warning, DeprecationWarning):
 
 
 class PerformanceWarning(Warning):
-    """A program is right, and slower than it could be: Python calls a policy that was not found to
-    be one that Rust can evaluate.
+    """A program is right, and slower than it could be: Python calls a policy, or steps an
+    environment, that Rust could run if it were made in another way.
     """
 
 

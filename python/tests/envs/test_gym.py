@@ -6,6 +6,7 @@ import gc
 import pickle
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import gymnasium
@@ -14,7 +15,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from windrow import WorkerError
+import windrow
+from windrow import WorkerError, _warnings
 from windrow.collectors import Collector
 from windrow.envs import (
     GymEnv,
@@ -406,3 +408,38 @@ def test_rewards_that_are_no_numbers_are_errors(scripted: Any, reward: Any) -> N
         match="environment 0, episode 0, step 0: reward of Scripted: expected a number, got",
     ):
         next(Collector(env, None, frames_per_batch=2))
+
+
+def made_of_id(*args: Any, **kwargs: Any) -> Any:
+    return GymEnv(*args, **kwargs)
+
+
+@pytest.mark.parametrize("make", [made_of_id, windrow.make_vec], ids=["GymEnv", "make_vec"])
+def test_a_misspelt_argument_is_an_error_at_once(make: Any) -> None:
+    with pytest.raises(TypeError, match=r"has no argument nun_envs \(did you mean num_envs\?\)"):
+        make("CartPole-v1", nun_envs=4)
+    with pytest.raises(TypeError, match=r"is_slipery \(did you mean is_slippery\?\)"):
+        make("FrozenLake-v1", is_slipery=False)
+
+
+@pytest.mark.parametrize("make", [made_of_id, windrow.make_vec], ids=["GymEnv", "make_vec"])
+def test_an_argument_that_takes_an_environment_out_of_rust_is_reported(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_warnings, "_told", set())
+    with pytest.warns(windrow.PerformanceWarning, match="CartPole-v1 is stepped by Gymnasium"):
+        make("CartPole-v1", render_mode="rgb_array")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"render_mode": None}, {"backend": "gymnasium", "render_mode": "rgb_array"}],
+    ids=str,
+)
+def test_nothing_is_reported_where_nothing_else_was_asked_for(
+    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_warnings, "_told", set())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GymEnv("CartPole-v1", **arguments)

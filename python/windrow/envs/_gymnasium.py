@@ -4,15 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from windrow import _needs
+from windrow._arguments import refuse_unknown
 from windrow._lazy import gymnasium
 from windrow._windrow import EnvHandle
-from windrow.envs._native import NotNative, arguments_of
+from windrow.envs._native import NotNative, arguments_of, tell_of_gymnasium
 from windrow.envs._recipe import Gymnasium, Native, Recipe
+
+
+def check_arguments(maker: Callable[..., Any], env_name: str, kwargs: Iterable[str]) -> None:
+    """Checks that the environment of Gymnasium with this id takes arguments of these names, which
+    ``maker``, a class or function of windrow, passes on.
+
+    Raises:
+        TypeError: it does not; the message says what each may have been meant to be, of the
+            arguments of the environment and of ``maker``.
+    """
+    if not kwargs:
+        return
+    try:
+        spec = gymnasium.registry.get(env_name)
+        entry = spec.entry_point
+        creator = entry if callable(entry) else gymnasium.envs.registration.load_env_creator(entry)
+        taken = inspect.signature(creator).parameters
+    except Exception:
+        # Its error comes when it is made.
+        return
+    if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values()):
+        known = (taken, *map(inspect.signature, (gymnasium.make, maker)))
+        names = {name for one in known for name in getattr(one, "parameters", one)}
+        refuse_unknown(f"{maker.__name__}({env_name!r})", kwargs, {*names, "render_mode"})
 
 
 def of_id(env_name: str) -> Recipe:
@@ -21,7 +47,8 @@ def of_id(env_name: str) -> Recipe:
     """
     try:
         return Native(env_name, False, arguments=arguments_of(env_name, {}))
-    except NotNative:
+    except NotNative as reason:
+        tell_of_gymnasium(env_name, reason)
         return Gymnasium(by_id(env_name), own=False, one_hot=False)
 
 

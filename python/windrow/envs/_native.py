@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from windrow._lazy import gymnasium
+from windrow._warnings import PerformanceWarning, warn_once
 from windrow._windrow import EnvHandle, mujoco_arguments, mujoco_version, native_ids, native_info
 from windrow.envs._recipe import Native
 
@@ -81,6 +82,9 @@ def arguments_of(env_name: object, kwargs: Mapping[str, Any], info: Sequence[str
         )
     if "info" in kwargs:
         raise NotNative(f"{env_name} takes no argument info: info_keys are observed")
+    kwargs = {
+        name: value for name, value in kwargs.items() if value not in _WITHOUT_EFFECT.get(name, ())
+    }
     if is_of_mujoco:
         return _of_mujoco(env_name, kwargs, info)
     if not kwargs and not info:
@@ -92,6 +96,19 @@ def arguments_of(env_name: object, kwargs: Mapping[str, Any], info: Sequence[str
     except (TypeError, ValueError) as error:
         raise NotNative(str(error)) from error
     return given
+
+
+def tell_of_gymnasium(env_name: str, reason: NotNative) -> None:
+    """Warns, once for each ``reason``, that Gymnasium steps an environment which Rust would step if
+    it were made in another way.
+    """
+    if env_name in native_ids() or env_name in mujoco_arguments():
+        warn_once(
+            f"{env_name}: {reason}",
+            f'{env_name} is stepped by Gymnasium, in Python, since {reason}: backend="gymnasium", or native=False in '
+            "make_vec, says so without this warning",
+            PerformanceWarning,
+        )
 
 
 def is_native(env_name: object) -> bool:
@@ -118,8 +135,6 @@ def _of_mujoco(env_name: str, kwargs: Mapping[str, Any], info: Sequence[str]) ->
     known = {*mujoco_arguments()[env_name], "max_episode_steps"}
     plain = {}
     for name, value in given.items():
-        if value in _WITHOUT_EFFECT.get(name, ()):
-            continue
         if name not in known:
             raise NotNative(f"{env_name} does not take {name} natively")
         plain[name] = _plain(env_name, name, value)

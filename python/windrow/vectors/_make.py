@@ -14,8 +14,8 @@ from windrow._numbers import cores, seconds_or_none, whole_or_none
 from windrow._types import AnyTransform
 from windrow._windrow import VectorCore, mujoco_arguments, native_ids, native_info
 from windrow.envs._convert import of
-from windrow.envs._gymnasium import by_id
-from windrow.envs._native import EXACT_REWARD, NotNative, arguments_of
+from windrow.envs._gymnasium import by_id, check_arguments
+from windrow.envs._native import EXACT_REWARD, NotNative, arguments_of, tell_of_gymnasium
 from windrow.envs._recipe import Call, Many, Native, Parallel, Recipe
 from windrow.envs._transform import around
 from windrow.envs.transforms import Compose
@@ -295,7 +295,9 @@ def _native(env_name: str, kwargs: dict[str, Any], entries: Mapping[str, bool]) 
     """Windrow's own environment with this id, where it has one that takes these arguments."""
     try:
         return Native(env_name, False, arguments=arguments_of(env_name, kwargs, list(entries)))
-    except NotNative:
+    except NotNative as reason:
+        check_arguments(make_vec, env_name, kwargs)
+        tell_of_gymnasium(env_name, reason)
         return None
 
 
@@ -361,6 +363,7 @@ def _functions(makers: list[Any], kwargs: dict[str, Any]) -> list[Callable[[], A
     functions = []
     for maker in makers:
         if isinstance(maker, str):
+            check_arguments(make_vec, maker, kwargs)
             functions.append(by_id(maker, kwargs))
         elif isinstance(maker, gymnasium.Env):
             if len(makers) > 1 or kwargs:

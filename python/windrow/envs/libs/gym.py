@@ -17,8 +17,8 @@ from windrow.envs import _info
 from windrow.envs._base import EnvBase
 from windrow.envs._batched import ParallelEnv
 from windrow.envs._factory import is_function
-from windrow.envs._gymnasium import by_id, with_pixels
-from windrow.envs._native import NotNative, arguments_of
+from windrow.envs._gymnasium import by_id, check_arguments, with_pixels
+from windrow.envs._native import NotNative, arguments_of, tell_of_gymnasium
 from windrow.envs._recipe import Entry, Gymnasium, Many, Native, Recipe, Vector
 from windrow.envs._registry import adapted
 from windrow.envs._specs import Key
@@ -271,12 +271,17 @@ class GymEnv(EnvBase):
     def _choose(self, backend: str) -> str:
         one_of(*BACKENDS)("backend", backend)
         if backend == "gymnasium":
+            if isinstance(self._name, str):
+                check_arguments(GymEnv, self._name, self._kwargs)
             return backend
         try:
             self._arguments = self._native_arguments()
-        except NotNative:
+        except NotNative as reason:
             if backend == "native":
                 raise
+            if isinstance(self._name, str):
+                check_arguments(GymEnv, self._name, self._kwargs)
+                tell_of_gymnasium(self._name, reason)
             return "gymnasium"
         return "native"
 
