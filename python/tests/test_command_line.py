@@ -22,8 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import windrow
-from windrow._cli import bench as benching
-from windrow._cli import main
+from windrow._cli import bench as benching, main
 from windrow._cli.commands import windrow as commands
 from windrow._cli.peers import PEERS, Running, Side
 from windrow.collectors import MultiSyncCollector

@@ -74,3 +74,9 @@ def test_what_only_torchrl_has_is_behind_its_own_door(module: str, name: str) ->
     )
     run = subprocess.run([sys.executable, "-c", found], capture_output=True, text=True)
     assert run.stdout == "torchrl\n"
+
+
+def test_what_people_type_first_is_found_without_torch() -> None:
+    program = "import sys, windrow; print(windrow.Collector, windrow.GymEnv, windrow.ReplayBuffer, 'torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.stdout.endswith(" False\n") and run.stdout.count("<class") == 3, run.stderr

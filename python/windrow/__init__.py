@@ -26,7 +26,8 @@ Where to read on, with ``help``:
 - :mod:`windrow.torchrl`: the same, and all else that TorchRL has, for scripts that were written for
   it.
 
-On the command line, ``windrow --help`` lists commands that collect, measure and look around.
+``windrow.Collector``, the other collectors, ``Evaluator``, ``GymEnv`` and ``ReplayBuffer`` are found
+here, too. On the command line, ``windrow --help`` lists commands that collect, measure and look around.
 
 Nothing here imports torch, tensordict or gymnasium before it is used.
 """
@@ -44,38 +45,49 @@ _needs.fill(_windrow)
 # `atexit` calls the first function that was registered last: collectors have ended by then.
 atexit.register(_windrow.announce_end)
 
+#: Classes that are found here, too, since this is where people look first.
+_COLLECTORS = (
+    "AsyncBatchedCollector",
+    "AsyncCollector",
+    "Collector",
+    "Evaluator",
+    "MultiAsyncCollector",
+    "MultiCollector",
+    "MultiSyncCollector",
+)
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from windrow import (
         collectors as collectors,
-    )
-    from windrow import (
         data as data,
-    )
-    from windrow import (
         envs as envs,
-    )
-    from windrow import (
         modules as modules,
-    )
-    from windrow import (
         ray as ray,
-    )
-    from windrow import (
         torchrl as torchrl,
-    )
-    from windrow import (
         vectors as vectors,
     )
     from windrow._learning import (
         generalized_advantage_estimate as generalized_advantage_estimate,
-    )
-    from windrow._learning import (
         minibatches as minibatches,
     )
+    from windrow.collectors import (
+        AsyncBatchedCollector as AsyncBatchedCollector,
+        AsyncCollector as AsyncCollector,
+        Collector as Collector,
+        Evaluator as Evaluator,
+        MultiAsyncCollector as MultiAsyncCollector,
+        MultiCollector as MultiCollector,
+        MultiSyncCollector as MultiSyncCollector,
+    )
+    from windrow.data import ReplayBuffer as ReplayBuffer
+    from windrow.envs import GymEnv as GymEnv
     from windrow.vectors import make_vec as make_vec
 else:
     _HOMES = {
+        **dict.fromkeys(_COLLECTORS, "collectors"),
+        "GymEnv": "envs",
+        "ReplayBuffer": "data",
         "generalized_advantage_estimate": "_learning",
         "make_vec": "vectors._make",
         "minibatches": "_learning",
@@ -95,6 +107,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return sorted(
-        [*__all__, "collectors", "data", "envs", "modules", "ray", "sb3", "torchrl", "vectors"]
-    )
+    modules = ("collectors", "data", "envs", "modules", "ray", "sb3", "torchrl", "vectors")
+    return sorted([*__all__, *_COLLECTORS, "GymEnv", "ReplayBuffer", *modules])

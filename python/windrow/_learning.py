@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from windrow import _needs
-from windrow._lazy import numpy, torch
-from windrow._lazy import tensordict as td
+from windrow._lazy import numpy, tensordict as td, torch
 from windrow._numbers import real, whole
 from windrow._types import Array, Device
 from windrow._values import unheld

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from torchrl.envs import Compose as TheirCompose
-from torchrl.envs import GymEnv as TheirGymEnv
-from torchrl.envs import SerialEnv as TheirSerialEnv
-from torchrl.envs import StepCounter as TheirStepCounter
-from torchrl.envs import TransformedEnv as TheirTransformedEnv
-from torchrl.envs import VecNormV2
+from torchrl.envs import (
+    Compose as TheirCompose,
+    GymEnv as TheirGymEnv,
+    SerialEnv as TheirSerialEnv,
+    StepCounter as TheirStepCounter,
+    TransformedEnv as TheirTransformedEnv,
+    VecNormV2,
+)
 
 from cartpole import cartpole, in_threads
 from waiting import until

@@ -12,11 +12,14 @@ import torch
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from tensordict.nn import TensorDictModule
 from torch import nn
-from torchrl.envs import Compose as TheirCompose
-from torchrl.envs import GymEnv as TheirGymEnv
-from torchrl.envs import StepCounter as TheirStepCounter
-from torchrl.envs import TransformedEnv as TheirTransformedEnv
-from torchrl.envs import VecNorm, VecNormV2
+from torchrl.envs import (
+    Compose as TheirCompose,
+    GymEnv as TheirGymEnv,
+    StepCounter as TheirStepCounter,
+    TransformedEnv as TheirTransformedEnv,
+    VecNorm,
+    VecNormV2,
+)
 
 from cartpole import cartpole
 from windrow.collectors import Evaluator, _evaluator

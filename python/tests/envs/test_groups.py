@@ -16,9 +16,12 @@ import windrow.envs as ours
 torchrl = pytest.importorskip("torchrl")
 
 from torchrl.collectors import Collector as TheirCollector
-from torchrl.data import Categorical, Composite
-from torchrl.data import LazyTensorStorage as TheirStorage
-from torchrl.data import ReplayBuffer as TheirBuffer
+from torchrl.data import (
+    Categorical,
+    Composite,
+    LazyTensorStorage as TheirStorage,
+    ReplayBuffer as TheirBuffer,
+)
 
 from theirs import Agents
 from windrow import WorkerError

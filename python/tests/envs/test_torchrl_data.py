@@ -24,9 +24,9 @@ from torchrl.envs import (
     ExcludeTransform,
     GymEnv,
     LineariseRewards,
+    StepCounter as TheirStepCounter,
     TransformedEnv,
 )
-from torchrl.envs import StepCounter as TheirStepCounter
 
 from theirs import Agents, Counting
 from windrow.collectors import Collector

@@ -10,8 +10,7 @@ import time
 
 import pytest
 
-from messages import __main__ as messages
-from messages import wire
+from messages import __main__ as messages, wire
 from windrow.modules import RemotePolicy, RemoteServer
 
 TOKEN = "a-secret-that-clients-know"

@@ -46,8 +46,7 @@ from torchrl.modules import (
 from windrow.policies import predictors
 from windrow.policies.acting import unchecked
 from windrow.policies.arguments import calls_with_tensordict
-from windrow.policies.lower import listed as tables
-from windrow.policies.lower import origin
+from windrow.policies.lower import listed as tables, origin
 from windrow.policies.lower.listed import Listed
 from windrow.policies.lower.plain import LAYERS
 from windrow.policies.onnx import reading

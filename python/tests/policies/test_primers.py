@@ -7,9 +7,11 @@ import pytest
 import torch
 from tensordict.nn import TensorDictModule
 from torchrl.data import Unbounded
-from torchrl.envs import GymEnv as TheirGymEnv
-from torchrl.envs import TensorDictPrimer
-from torchrl.envs import TransformedEnv as TheirTransformedEnv
+from torchrl.envs import (
+    GymEnv as TheirGymEnv,
+    TensorDictPrimer,
+    TransformedEnv as TheirTransformedEnv,
+)
 
 from recurrent import LSTM_STATE, check, lstm
 from windrow.collectors import Collector

@@ -14,10 +14,13 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 from torch.distributions import Categorical
 from torchrl.data import Unbounded
-from torchrl.envs import GymEnv as TheirGymEnv
-from torchrl.envs import InitTracker as TheirInitTracker
-from torchrl.envs import SerialEnv, TensorDictPrimer
-from torchrl.envs import TransformedEnv as TheirTransformedEnv
+from torchrl.envs import (
+    GymEnv as TheirGymEnv,
+    InitTracker as TheirInitTracker,
+    SerialEnv,
+    TensorDictPrimer,
+    TransformedEnv as TheirTransformedEnv,
+)
 from torchrl.modules import MLP, GRUModule, LSTMModule, ProbabilisticActor, set_recurrent_mode
 
 from cartpole import cartpole

@@ -19,8 +19,7 @@ from tensordict.nn import (
 )
 from torch import nn
 from torch.distributions import Categorical, Normal
-from torchrl.data import Bounded, OneHot
-from torchrl.data import Categorical as CategoricalSpec
+from torchrl.data import Bounded, Categorical as CategoricalSpec, OneHot
 from torchrl.modules import (
     MLP,
     ActorCriticWrapper,

@@ -321,10 +321,13 @@ def test_processes_end_with_an_environment_that_is_dropped() -> None:
 
 def test_torchrl_environments_and_their_states(parallel) -> None:
     pytest.importorskip("torchrl")
-    from torchrl.envs import Compose, VecNormV2
-    from torchrl.envs import GymEnv as TheirGymEnv
-    from torchrl.envs import StepCounter as TheirStepCounter
-    from torchrl.envs import TransformedEnv as TheirTransformedEnv
+    from torchrl.envs import (
+        Compose,
+        GymEnv as TheirGymEnv,
+        StepCounter as TheirStepCounter,
+        TransformedEnv as TheirTransformedEnv,
+        VecNormV2,
+    )
 
     def limited(*transforms: Any) -> Any:
         return TheirTransformedEnv(

@@ -353,8 +353,7 @@ def test_statistics_of_an_environment_that_a_process_has_stay(build) -> None:
 
 
 def normed() -> Any:
-    from torchrl.envs import Compose, TransformedEnv, VecNormV2
-    from torchrl.envs import GymEnv as TheirGymEnv
+    from torchrl.envs import Compose, GymEnv as TheirGymEnv, TransformedEnv, VecNormV2
 
     return TransformedEnv(TheirGymEnv("CartPole-v1"), Compose(VecNormV2(in_keys=["observation"])))
 

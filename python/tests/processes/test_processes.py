@@ -385,8 +385,7 @@ def alike(ours: Any, theirs: Any) -> bool:
 
 
 def test_states_of_environments_are_saved_and_loaded() -> None:
-    from torchrl.envs import Compose, TransformedEnv, VecNorm
-    from torchrl.envs import GymEnv as TheirGymEnv
+    from torchrl.envs import Compose, GymEnv as TheirGymEnv, TransformedEnv, VecNorm
 
     def normed() -> Any:
         return TransformedEnv(TheirGymEnv("CartPole-v1"), Compose(VecNorm(in_keys=["observation"])))

@@ -12,8 +12,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
-from torchrl.envs import GymEnv as TorchRLGymEnv
-from torchrl.envs import SerialEnv as TorchRLSerialEnv
+from torchrl.envs import GymEnv as TorchRLGymEnv, SerialEnv as TorchRLSerialEnv
 from torchrl.modules.inference_server import InferenceServerConfig, MPTransport, ThreadingTransport
 
 from windrow.torchrl.envs import (

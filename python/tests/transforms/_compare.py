@@ -9,8 +9,7 @@ from typing import Any
 
 import gymnasium
 import torch
-from torchrl.envs import GymWrapper as TheirGymWrapper
-from torchrl.envs import TransformedEnv as TheirTransformedEnv
+from torchrl.envs import GymWrapper as TheirGymWrapper, TransformedEnv as TheirTransformedEnv
 
 from windrow.envs import GymWrapper, TransformedEnv
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from windrow import _fence, _html, _needs, collectors
 from windrow._arguments import signature_of, takes, warn_ignored
-from windrow._lazy import module
-from windrow._lazy import tensordict as td
+from windrow._lazy import module, tensordict as td
 from windrow._numbers import whole
 from windrow._values import unheld
 from windrow._warnings import warn

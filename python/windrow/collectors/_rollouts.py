@@ -6,8 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from windrow._lazy import module, torch
-from windrow._lazy import tensordict as td
+from windrow._lazy import module, tensordict as td, torch
 from windrow._windrow import EnvHandle, WorkerError
 from windrow.collectors._arguments import CollectorArguments
 from windrow.collectors._base import Collector

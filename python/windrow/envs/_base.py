@@ -8,12 +8,10 @@ from typing import Any
 
 from windrow import _needs, envs
 from windrow._codecs import own_codec
-from windrow._lazy import module, torch
-from windrow._lazy import tensordict as td
+from windrow._lazy import module, tensordict as td, torch
 from windrow._numbers import whole
 from windrow._types import AnyTransform, Device
-from windrow._values import public, with_actions, with_values
-from windrow._values import stacked as stacked_steps
+from windrow._values import public, stacked as stacked_steps, with_actions, with_values
 from windrow._windrow import EnvHandle
 from windrow.envs._counterpart import Counterpart, ReadByWrappers
 from windrow.envs._described import FLAGS, Described, Facts

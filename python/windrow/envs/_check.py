@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from windrow import _fence
 from windrow._codecs import own_codec
-from windrow._lazy import tensordict as td
-from windrow._lazy import torch
+from windrow._lazy import tensordict as td, torch
 from windrow._types import Env
 from windrow._values import parted, without_values
 from windrow.envs._base import EnvBase

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from windrow import _fence
-from windrow._lazy import numpy, torch
-from windrow._lazy import tensordict as td
+from windrow._lazy import numpy, tensordict as td, torch
 from windrow._types import Array, Device
 from windrow._values import action_in, public, split_of
 from windrow._windrow import EnvHandle

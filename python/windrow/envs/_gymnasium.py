@@ -28,17 +28,16 @@ def check_arguments(maker: Callable[..., Any], env_name: str, kwargs: Iterable[s
     if not kwargs:
         return
     try:
-        spec = gymnasium.registry.get(env_name)
-        entry = spec.entry_point
+        entry: Any = gymnasium.registry[env_name].entry_point
         creator = entry if callable(entry) else gymnasium.envs.registration.load_env_creator(entry)
         taken = inspect.signature(creator).parameters
     except Exception:
         # Its error comes when it is made.
         return
     if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values()):
-        known = (taken, *map(inspect.signature, (gymnasium.make, maker)))
-        names = {name for one in known for name in getattr(one, "parameters", one)}
-        refuse_unknown(f"{maker.__name__}({env_name!r})", kwargs, {*names, "render_mode"})
+        passing = [inspect.signature(one).parameters for one in (gymnasium.make, maker)]
+        known = {"render_mode", *taken, *passing[0], *passing[1]}
+        refuse_unknown(f"{maker.__name__}({env_name!r})", kwargs, known)
 
 
 def of_id(env_name: str) -> Recipe:

@@ -8,8 +8,7 @@ from typing import Any
 
 from windrow import _needs, _windrow
 from windrow._arguments import Arguments, argument, each_of, ignored, one_of, takes
-from windrow._lazy import tensordict as td
-from windrow._lazy import torch
+from windrow._lazy import tensordict as td, torch
 from windrow._numbers import at_least, cores, real, whole, whole_or_none
 from windrow._types import Device, Envs
 from windrow._windrow import IMPATIENCE, PATIENCE, EnvPool

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from windrow import envs
-from windrow._lazy import numpy, torch
-from windrow._lazy import tensordict as td
+from windrow._lazy import numpy, tensordict as td, torch
 from windrow._types import Array
 from windrow._windrow import Statistics
 from windrow.envs._number_transforms import Keys, keys_of

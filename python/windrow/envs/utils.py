@@ -11,8 +11,10 @@ from windrow.modules import RandomPolicy
 
 if TYPE_CHECKING:
     from tensordict.nn import InteractionType as ExplorationType
-    from tensordict.nn.probabilistic import interaction_type as exploration_type
-    from tensordict.nn.probabilistic import set_interaction_type as set_exploration_type
+    from tensordict.nn.probabilistic import (
+        interaction_type as exploration_type,
+        set_interaction_type as set_exploration_type,
+    )
 
 __all__ = [
     "ExplorationType",

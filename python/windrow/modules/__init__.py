@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from windrow._lazy import listing, names_of
-from windrow._lazy import tensordict as td
+from windrow._lazy import listing, names_of, tensordict as td
 
 if TYPE_CHECKING:
     from windrow.modules._inference import InferenceClient, InferenceServer

@@ -14,8 +14,7 @@ import threading
 from typing import Any
 
 import torch
-from tensordict.nn import InteractionType, probabilistic
-from tensordict.nn import utils as shared_modes
+from tensordict.nn import InteractionType, probabilistic, utils as shared_modes
 from torch.distributions import Distribution
 
 from windrow import _fence

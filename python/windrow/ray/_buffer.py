@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from windrow._arguments import one_of
 from windrow._failure import Failure
-from windrow._lazy import tensordict as td
-from windrow._lazy import torch
+from windrow._lazy import tensordict as td, torch
 from windrow._numbers import at_least
 from windrow.data._ahead import Ahead
 from windrow.data._content import GENERATION, is_frames

@@ -18,14 +18,8 @@ from windrow.torchrl._names import stand_in
 if TYPE_CHECKING:
     from windrow.torchrl import (
         collectors as collectors,
-    )
-    from windrow.torchrl import (
         data as data,
-    )
-    from windrow.torchrl import (
         envs as envs,
-    )
-    from windrow.torchrl import (
         modules as modules,
     )
 

@@ -22,14 +22,12 @@ from windrow.envs.transforms import Compose
 from windrow.vectors._losses import checked
 
 if TYPE_CHECKING:
-    from gymnasium.vector import AutoresetMode
-
-    from windrow.vectors._base import VectorEnv
-
-#: Their classes are derived from Gymnasium's.
-_base, _engine, _processes, _python = (
-    module(f"windrow.vectors.{name}") for name in ("_base", "_engine", "_processes", "_python")
-)
+    from windrow.vectors import _base, _engine, _processes, _python
+else:
+    # Their classes are derived from Gymnasium's.
+    _base, _engine, _processes, _python = (
+        module(f"windrow.vectors.{name}") for name in ("_base", "_engine", "_processes", "_python")
+    )
 
 
 def make_vec(
@@ -38,7 +36,7 @@ def make_vec(
     *,
     workers: int | None = None,
     transforms: AnyTransform | list[AnyTransform] | tuple[AnyTransform, ...] = (),
-    autoreset_mode: AutoresetMode | str = "NextStep",
+    autoreset_mode: gymnasium.vector.AutoresetMode | str = "NextStep",
     native: bool | None = None,
     episode_statistics: bool = False,
     final_info: str = "arrays",
@@ -46,7 +44,7 @@ def make_vec(
     on_loss: Literal["raise"] | int = "raise",
     step_timeout: float | None = None,
     **kwargs: Any,
-) -> VectorEnv:
+) -> _base.VectorEnv:
     """A vector of environments as Gymnasium has it, stepped by windrow.
 
     Args:
@@ -133,7 +131,7 @@ class Wanted:
     """What a vector is to be like: the arguments of :func:`make_vec`."""
 
     num_envs: int | None
-    mode: AutoresetMode
+    mode: gymnasium.vector.AutoresetMode
     workers: int | None = None
     transforms: AnyTransform | list[AnyTransform] | tuple[AnyTransform, ...] = ()
     native: bool | None = None
@@ -161,7 +159,7 @@ class Wanted:
                 f"final_info={self.form!r} is for vectors that are stepped as a whole: leave batch_size out, got {self.batch_size}"
             )
 
-    def made_of(self, env: Any) -> VectorEnv:
+    def made_of(self, env: Any) -> _base.VectorEnv:
         """The vector of ``env``."""
         is_list = isinstance(env, (list, tuple))
         makers = list(env) if is_list else [env] * (self.num_envs or 1)
@@ -177,7 +175,7 @@ class Wanted:
             )
         if self.workers is None and not self.transforms:
             makers = _made_by_windrow(makers)
-        vector: VectorEnv
+        vector: _base.VectorEnv
         are_ids = all(isinstance(maker, str) for maker in makers)
         # Transforms and windrow's own classes say what is observed.
         entries = (

@@ -25,11 +25,11 @@ from windrow.data._datasets._columns import (
     Columns,
     Layout,
     Named,
+    Path as Entry,
     described,
     layout_from,
     layout_of,
 )
-from windrow.data._datasets._columns import Path as Entry
 from windrow.data._datasets._folder import Folder
 from windrow.data._datasets._parquet import array_of, arrow_of
 from windrow.data._datasets._sink import Sink, SinkArguments, Writer, takes

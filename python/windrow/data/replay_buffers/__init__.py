@@ -4,18 +4,11 @@ them.
 
 from typing import TYPE_CHECKING
 
-from windrow._lazy import listing as _listing
-from windrow._lazy import names_of as _names_of
+from windrow._lazy import listing as _listing, names_of as _names_of
 from windrow.data.replay_buffers import (
     replay_buffers as _buffers,
-)
-from windrow.data.replay_buffers import (
     samplers as _samplers,
-)
-from windrow.data.replay_buffers import (
     storages as _storages,
-)
-from windrow.data.replay_buffers import (
     writers as _writers,
 )
 from windrow.data.replay_buffers.replay_buffers import *

@@ -17,8 +17,7 @@ from windrow.envs._specs import Key, path
 from windrow.policies import recurrent
 from windrow.policies.acting import acting, unchecked
 from windrow.policies.arguments import arguments_of, calls_with_tensordict
-from windrow.policies.lower import random_rules as random_rules
-from windrow.policies.lower import rules as rules
+from windrow.policies.lower import random_rules as random_rules, rules as rules
 from windrow.policies.lower.capture import Form
 from windrow.policies.lower.inputs import Leaf
 from windrow.policies.lower.trace import Calls, Replay, Trace

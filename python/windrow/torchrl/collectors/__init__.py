@@ -27,44 +27,18 @@ from windrow.torchrl._names import register, stand_in
 if TYPE_CHECKING:
     from windrow.collectors import (
         CommandLauncher as CommandLauncher,
-    )
-    from windrow.collectors import (
         DataCollectorBase as DataCollectorBase,
-    )
-    from windrow.collectors import (
         Evaluator as Evaluator,
-    )
-    from windrow.collectors import (
         Interruptor as Interruptor,
-    )
-    from windrow.collectors import (
         Launched as Launched,
-    )
-    from windrow.collectors import (
         Launcher as Launcher,
-    )
-    from windrow.collectors import (
         MultiProcessedWeightUpdater as MultiProcessedWeightUpdater,
-    )
-    from windrow.collectors import (
         ProfileConfig as ProfileConfig,
-    )
-    from windrow.collectors import (
         RandomPolicy as RandomPolicy,
-    )
-    from windrow.collectors import (
         RayCollector as RayCollector,
-    )
-    from windrow.collectors import (
         RayWeightUpdater as RayWeightUpdater,
-    )
-    from windrow.collectors import (
         RemoteModuleWeightUpdater as RemoteModuleWeightUpdater,
-    )
-    from windrow.collectors import (
         VanillaWeightUpdater as VanillaWeightUpdater,
-    )
-    from windrow.collectors import (
         WeightUpdaterBase as WeightUpdaterBase,
     )
     from windrow.collectors.utils import split_trajectories as split_trajectories

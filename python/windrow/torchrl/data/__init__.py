@@ -19,20 +19,10 @@ if TYPE_CHECKING:
     from windrow.ray._buffer import *
     from windrow.torchrl._buffers import (
         PrioritizedReplayBuffer as PrioritizedReplayBuffer,
-    )
-    from windrow.torchrl._buffers import (
         ReplayBuffer as ReplayBuffer,
-    )
-    from windrow.torchrl._buffers import (
         RoundRobinWriter as RoundRobinWriter,
-    )
-    from windrow.torchrl._buffers import (
         TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer,
-    )
-    from windrow.torchrl._buffers import (
         TensorDictReplayBuffer as TensorDictReplayBuffer,
-    )
-    from windrow.torchrl._buffers import (
         TensorDictRoundRobinWriter as TensorDictRoundRobinWriter,
     )
     from windrow.torchrl._schedulers import *

@@ -17,24 +17,16 @@ from windrow.torchrl._names import register, stand_in
 if TYPE_CHECKING:
     from windrow.envs import (
         EnvBase as EnvBase,
-    )
-    from windrow.envs import (
         EnvCreator as EnvCreator,
-    )
-    from windrow.envs import (
         GymEnv as GymEnv,
-    )
-    from windrow.envs import (
         GymWrapper as GymWrapper,
+        register_adapter as register_adapter,
     )
-    from windrow.envs import register_adapter as register_adapter
     from windrow.envs.transforms import *
     from windrow.envs.utils import *
-    from windrow.torchrl._pools import AsyncEnvPool as AsyncEnvPool
     from windrow.torchrl._pools import (
+        AsyncEnvPool as AsyncEnvPool,
         ProcessorAsyncEnvPool as ProcessorAsyncEnvPool,
-    )
-    from windrow.torchrl._pools import (
         ThreadingAsyncEnvPool as ThreadingAsyncEnvPool,
     )
 

@@ -12,17 +12,11 @@ from windrow.torchrl._names import register, stand_in
 if TYPE_CHECKING:
     from windrow.modules import (
         RandomPolicy as RandomPolicy,
-    )
-    from windrow.modules import (
         RemotePolicy as RemotePolicy,
-    )
-    from windrow.modules import (
         RemoteServer as RemoteServer,
     )
     from windrow.torchrl._servers import (
         InferenceClient as InferenceClient,
-    )
-    from windrow.torchrl._servers import (
         InferenceServer as InferenceServer,
     )
 
