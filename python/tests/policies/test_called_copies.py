@@ -221,14 +221,26 @@ class Learning(nn.Module):
         return self.net(observation) * self.read.param_groups[0]["lr"]
 
 
-def test_a_learning_rate_counts_where_the_code_names_its_optimizer() -> None:
+def test_a_learning_rate_reaches_a_copy_where_the_code_names_its_optimizer() -> None:
     policy = Learning()
-    written = attributes(policy)
-    policy.other.param_groups[0]["lr"] = 0.2
-    load_attributes(written(), policy, policy)
-    policy.read.param_groups[0]["lr"] = 0.2
-    with pytest.raises(RuntimeError, match="read of Learning has changed, and cannot be sent"):
-        load_attributes(written(), policy, policy)
+    copied, written = copied_module(policy), attributes(policy)
+    policy.other.param_groups[0]["lr"] = policy.read.param_groups[0]["lr"] = 0.2
+    load_attributes(written(), copied, copied)
+    rates = [held.param_groups[0]["lr"] for held in (copied.read, copied.other)]
+    assert rates == [0.2, 0.1], "no code reads the other"
+    assert copied.read.param_groups[0]["params"][0] is copied.net.weight
+
+
+def test_whether_a_weight_is_trained_reaches_a_copy_where_the_code_names_it() -> None:
+    class Trained(Normalising):
+        def forward(self, observation: torch.Tensor) -> torch.Tensor:
+            return self.net(observation) * self.net.weight.requires_grad
+
+    policy = Trained()
+    copied, written = copied_module(policy), attributes(policy)
+    policy.net.weight.requires_grad_(False)
+    load_attributes(written(), copied, copied)
+    assert not copied.net.weight.requires_grad
 
 
 def test_a_hook_of_all_modules_is_an_error_in_other_processes() -> None:
@@ -271,6 +283,8 @@ def test_a_global_that_changes_is_an_error_in_other_processes_alone(
     if elsewhere:
         with pytest.raises(RuntimeError, match=r"test_called_copies\.GAIN, which the policy reads"):
             load_attributes(written(), copied, copied)
+        monkeypatch.setitem(globals(), "GAIN", 1.0)
+        load_attributes(written(), copied, copied)
     else:
         load_attributes(written(), copied, copied)
 

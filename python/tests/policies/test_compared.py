@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from windrow.policies.compared import Facts, Outside
+from windrow.policies.compared import Outside, changed, look
 
 LEVEL = 0
 HELD = {"level": 0}
@@ -93,10 +93,10 @@ FORMS = [
 def test_a_change_within_a_value_is_seen_and_nothing_else(form: str) -> None:
     value, change = value_of(form)
     reads = {"it": lambda: value}
-    before = Facts(reads, {})
-    assert not Facts(reads, {}, before).changed(before)
+    before = look(reads, {})
+    assert not changed(look(reads, {}, before), before)
     change()
-    assert Facts(reads, {}, before).changed(before) == {"it"}
+    assert changed(look(reads, {}, before), before) == {"it"}
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_a_change_within_a_value_is_seen_and_nothing_else(form: str) -> None:
 )
 def test_what_cannot_be_pickled_or_draws_is_compared_by_identity(value: object) -> None:
     held = [value]
-    before = Facts({"it": lambda: held}, {})
+    before = look({"it": lambda: held}, {})
     if value is DRAWS:
         DRAWS.random()
-    assert not Facts({"it": lambda: held}, {}).changed(before)
+    assert not changed(look({"it": lambda: held}, {}), before)
     held[0] = threading.Lock()
-    assert Facts({"it": lambda: held}, {}).changed(before)
+    assert changed(look({"it": lambda: held}, {}), before)
 
 
 def outer(level: int = 0, *, named: dict[str, int] = {"level": 0}) -> Any:
@@ -167,16 +167,16 @@ UNNAMED = 0
 def test_a_change_outside_is_named(
     place: str, change: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outside = Outside((), {})
+    outside = Outside(())
     outside.follow([outer, Child.act, Child])
-    before = Facts(outside.reads, {})
+    before = look(outside.reads, {})
     DRAWS.random()
     # No name in what runs leads there.
     monkeypatch.setitem(globals(), "UNNAMED", 1)
-    assert not Facts(outside.reads, {}, before).changed(before)
+    assert not changed(look(outside.reads, {}, before), before)
     change(monkeypatch)
-    changed = Facts(outside.reads, {}, before).changed(before)
-    assert [one for one in changed if one.endswith(place)] == sorted(changed)
+    found = changed(look(outside.reads, {}, before), before)
+    assert [one for one in found if one.endswith(place)] == sorted(found)
 
 
 def test_what_a_closure_holds_is_named_by_its_variable() -> None:
@@ -185,9 +185,9 @@ def test_what_a_closure_holds_is_named_by_its_variable() -> None:
     def read() -> Any:
         return level
 
-    outside = Outside((), {})
+    outside = Outside(())
     outside.follow([read])
-    before = Facts(outside.reads, {})
+    before = look(outside.reads, {})
     level.append(1)
-    (changed,) = Facts(outside.reads, {}).changed(before)
-    assert changed.endswith("read's level")
+    (found,) = changed(look(outside.reads, {}), before)
+    assert found.endswith("read's level")

@@ -378,7 +378,7 @@ def an_object_that_is_copied_in_a_hook() -> Any:
 
 # Classes and functions of torch
 
-NAMES = "patched|replaced|Linear|Sequential|Tanh|tanh|relu|linear|Normal|Module|torch"
+NAMES = "patched|replaced|Linear|Sequential|Tanh|tanh|relu|linear|Normal|Module|torch|floor|max"
 
 
 class Layers(nn.Sequential):

@@ -240,7 +240,7 @@ class Life:
         names = self.cell.in_process and re.search(rf"\b({self.form.names})|pickle", text)
         # Weights keep their names, and attributes of copies are sent as pickles.
         unfit = self.cell.is_copied and re.search(
-            "no weight called|is missing, expected shape|cannot be sent|parts of .* have changed",
+            "no weight called|is missing, expected shape|weights of another policy|cannot be sent|parts of .* have changed",
             text,
         )
         unfit = unfit or (self.cell.is_copied and not self.form.is_whole_copy)

@@ -20,13 +20,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.jit import ScriptModule
 
 from windrow._warnings import PerformanceWarning, warn
-from windrow.policies.compared import IGNORED, MISSING, Facts, Outside, Read, figures
+from windrow.policies.compared import (
+    IGNORED,
+    MISSING,
+    Facts,
+    Outside,
+    Read,
+    changed,
+    look,
+    referred,
+)
 from windrow.policies.held import owner_of, packages_of, parts_of, roots_of
 from windrow.policies.lower.values import NotLowerable
 from windrow.policies.weights import BESIDE, tensors_of
+from windrow.processes.pickling import pickler
 
 if TYPE_CHECKING:
     from windrow.policies.called import Called
@@ -36,20 +45,12 @@ HEADER = 8
 #: How often what another thread changes is read again.
 _TRIES = 50
 #: Attributes of modules that are no state of their own, or that no call reads.
-_UNREAD = {
-    "_parameters",
-    "_buffers",
-    "_modules",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_is_full_backward_hook",
-    "_non_persistent_buffers_set",
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-    "_forward_hooks_always_called",
-    "_is_full_forward_hook",
+_UNREAD = vars(nn.Module()).keys() - {
+    "training",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
 }
 
 
@@ -223,7 +224,8 @@ class Attributes:
     """Attributes of the parts of a policy, for the copies of it that workers call.
 
     All attributes of a module count, and those of another object that the policy's code names.
-    Each is compared by what it pickles to, and sent when it has changed.
+    Each is compared by what it pickles to, and sent when it has changed: copies keep others, such
+    as numbers of their own calls.
 
     Args:
         policy: the policy.
@@ -236,193 +238,141 @@ class Attributes:
     def __init__(
         self, policy: Callable[..., Any], module: nn.Module, *, evaluates: bool, elsewhere: bool
     ) -> None:
-        self._policy, self._module = policy, module
+        self._policy, self._module, self._elsewhere = policy, module, elsewhere
         self._skipped = _UNREAD | ({"training"} if evaluates else set())
-        parts = self._parts()
-        self._kinds = self._kinds_of(parts)
-        self._code = Outside(packages_of(policy, parts), self._names(parts))
+        parts = parts_of(policy, module)
+        self._kinds = _kinds_of(parts, tensors_of(module))
+        self._code = Outside(packages_of(policy, parts))
         self._code.follow(roots_of(policy, parts))
-        self._seen = self._looked(parts)
-        self._code.follow(self._seen.referred())
+        self._seen: Facts = {}
         # Code behind attributes may name more of them.
-        self._seen = self._looked(parts)
+        for _ in range(2):
+            self._seen = self._look()
+            self._code.follow(referred(self._seen))
         #: What has changed since the copies were made, even if it is now what it was.
         self._changed: set[tuple[str, str]] = set()
-        self._outer: Facts | None = None
-        if elsewhere:
-            self._outer = self._looked_outside()
-        self._outside: str | None = None
         # Room for other values of as many bytes.
-        self._written = pickle.dumps({}).ljust(self._seen.size(), b"\0")
+        room = sum(max(len(held or b"") - 256, 0) for _, held, _ in self._seen.values())
+        self._written = pickle.dumps({}).ljust(room, b"\0")
 
     def __call__(self) -> bytes:
-        """The attributes that have changed since the copies were made; the reason, where one cannot
-        be sent.
+        """The attributes that have changed since the copies were made.
+
+        Raises:
+            RuntimeError: something has changed that cannot be sent.
         """
-        parts = self._parts()
-        kinds = self._kinds_of(parts)
-        if kinds != self._kinds:
-            part = min((name for name, _ in set(kinds) ^ set(self._kinds)), default=None)
-            what = "their order" if part is None else part or "its class"
-            return self._unsent(f"the parts of {self._name} have changed: {what}")
-        is_other = self._looks_outside()
-        now = self._looked(parts, self._seen)
+        moved: list[tuple[str, str]] = []
         # Another thread may change something meanwhile.
         for _ in range(_TRIES):
-            changed = now.changed(self._seen)
-            if not changed and not is_other:
+            now = self._look()
+            places = changed(now, self._seen)
+            moved = [place for place in places if not isinstance(place, str)]
+            outside = min(places - {*moved} & self._seen.keys(), default=None)
+            if outside is not None:
+                raise RuntimeError(
+                    f"{outside}, which the policy reads, has changed, and is no part of the module: worker processes have "
+                    "copies of their own. Keep it in the module, as an attribute or a buffer"
+                )
+            if moved:
+                self._changed |= {*moved}
+                self._written = self._dumps(now)
+                self._code.follow(referred(now))
+            self._seen = now
+            if not moved:
                 return self._written
-            self._seen, is_other = now, False
-            self._changed |= changed
-            self._written = self._dumps(now, parts)
-            now = self._looked(parts, now)
-            if not now.changed(self._seen):
-                self._follow(now)
-                return self._written
-        what = min(".".join(place).lstrip(".") for place in now.changed(self._seen))
-        return self._unsent(f"{what} of {self._name} changes while it is read")
-
-    def _follow(self, now: Facts) -> None:
-        """Adds what code behind new attributes refers to."""
-        self._code.follow(now.referred())
-        if self._outer is not None:
-            self._outer = self._looked_outside()
+        what = min(".".join(place).lstrip(".") for place in moved)
+        raise self._unsent(f"{what} of {self._name} changes while it is read")
 
     @property
     def _name(self) -> str:
         owner = owner_of(self._policy)
         return type(self._module if owner is None else owner).__name__
 
-    def _unsent(self, reason: str) -> bytes:
-        return pickle.dumps({"unsent": reason})
+    def _unsent(self, reason: str) -> RuntimeError:
+        return RuntimeError(
+            f"{reason}: workers take over what can be pickled of the modules that they know"
+        )
 
-    def _kinds_of(self, parts: Mapping[str, Any]) -> list[tuple[str, object]]:
-        """The classes of parts, and which weights are one tensor, by their names."""
-        names = self._names(parts)
-        # Some modules make their tensors anew whenever they are asked for them.
-        tied = [
-            (name, names[id(tensor)])
-            for name, tensor in tensors_of(self._module).items()
-            if id(tensor) in names
-        ]
-        return [(name, type(part)) for name, part in parts.items()] + [
-            (name, first) for name, first in tied if first != ("tensor", name)
-        ]
-
-    def _parts(self) -> dict[str, Any]:
-        return parts_of(self._policy, self._module)
-
-    def _names(self, parts: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
-        """The names of parts and weights, which attributes refer to, by ``id``."""
-        tensors = tensors_of(self._module).items()
-        return {id(tensor): ("tensor", name) for name, tensor in tensors} | {
-            id(part): ("part", name) for name, part in parts.items()
-        }
-
-    def _looked(self, parts: Mapping[str, Any], before: Facts | None = None) -> Facts:
-        """The attributes of all parts, by the name of the part and their own."""
-        reads: dict[tuple[str, str], Read] = {}
+    def _look(self) -> Facts:
+        """The attributes of all parts, by the name of the part and their own, and places outside by
+        one name.
+        """
+        parts, tensors = parts_of(self._policy, self._module), tensors_of(self._module)
+        kinds = _kinds_of(parts, tensors)
+        if kinds != self._kinds:
+            part = min((name for name, _ in {*kinds} ^ {*self._kinds}), default=None)
+            what = "their order" if part is None else part or "its class"
+            raise self._unsent(f"the parts of {self._name} have changed: {what}")
+        self._code.named = _names(parts, tensors)
+        code = self._code
+        reads: dict[Any, Read] = {**code.reads} if self._elsewhere else {}
         for part_name, part in parts.items():
-            attributes = vars(part)
-            is_module = isinstance(part, nn.Module)
+            attributes, is_module = vars(part), isinstance(part, nn.Module)
             for name, value in list(attributes.items()):
-                if name in self._skipped and is_module:
-                    continue
-                is_named = self._code.reads_named(name)
-                if isinstance(value, IGNORED):
-                    if is_named:
-                        reads[part_name, name] = functools.partial(figures, value)
-                elif is_module or is_named:
+                if is_module and (name in self._skipped or not isinstance(value, IGNORED)):
+                    is_read = name not in self._skipped
+                else:
+                    is_read = code.reads_named(name)
+                if is_read:
                     reads[part_name, name] = functools.partial(attributes.get, name, MISSING)
-            for name in part._non_persistent_buffers_set if is_module else ():
+            for name in getattr(part, "_non_persistent_buffers_set", ()):
                 reads[part_name, name] = functools.partial(part._buffers.get, name, MISSING)
-            for name in _compiled_attributes(part):
-                reads[part_name, name] = functools.partial(getattr, part, name, MISSING)
-        for name, tensor in tensors_of(self._module).items():
-            gradient = ["grad"] if "grad" in self._code.names else []
-            for mark in [*vars(tensor), *gradient]:
+            # What torch.jit keeps beside weights is no attribute of Python's.
+            compiled = getattr(part, "_concrete_type", None) if is_module else None
+            for name in [] if compiled is None else compiled.get_attributes():
+                if name not in self._skipped and not isinstance(getattr(part, name), torch.Tensor):
+                    reads[part_name, name] = functools.partial(getattr, part, name, MISSING)
+        for name, tensor in tensors.items():
+            for mark in [*vars(tensor), *(code.names & {"grad", "requires_grad"})]:
                 reads[name, mark] = functools.partial(getattr, tensor, mark, MISSING)
-        return Facts(reads, self._names(parts), before)
+        return look(reads, code.named, self._seen)
 
-    def _looked_outside(self) -> Facts:
-        return Facts(self._code.reads, self._code.named, self._outer)
-
-    def _looks_outside(self) -> bool:
-        """Whether something outside has changed, for the first time."""
-        if self._outer is None or self._outside is not None:
-            return False
-        self._code.named = self._names(self._parts())
-        self._outside = min(self._looked_outside().changed(self._outer), default=None)
-        return self._outside is not None
-
-    def _dumps(self, now: Facts, parts: Mapping[str, Any]) -> bytes:
+    def _dumps(self, now: Facts) -> bytes:
         """The attributes that have changed, in which parts and weights have their names; None
         stands for one that is gone.
         """
-        import cloudpickle
+        names = self._code.named
 
-        names = self._names(parts)
-
-        class Pickler(cloudpickle.Pickler):
+        class Pickler(pickler()):  # type: ignore[misc]
             def persistent_id(self, value: object) -> tuple[str, str] | None:
                 return names.get(id(value))
 
         written: dict[tuple[str, str], bytes | None] = {}
         for part, name in self._changed:
-            stream, value = io.BytesIO(), now.value((part, name))
+            stream, value = io.BytesIO(), now[part, name][0] if (part, name) in now else MISSING
             try:
-                if isinstance(vars(parts[part]).get(name) if part in parts else None, IGNORED):
-                    raise TypeError("copies have no optimizers")
                 if value is not MISSING:
                     Pickler(stream).dump(value)
             except Exception as error:
                 where = f"{part}.{name}" if part else name
-                return self._unsent(
+                raise self._unsent(
                     f"{where} of {self._name} has changed, and cannot be sent: {error}"
-                )
+                ) from error
             written[part, name] = None if value is MISSING else stream.getvalue()
-        return pickle.dumps({"attributes": written, "outside": self._outside})
+        return pickle.dumps(written)
 
 
-def _compiled_attributes(part: Any) -> list[str]:
-    """The names of what ``torch.jit`` keeps for a part beside weights, which is no attribute of
-    Python's.
-    """
-    compiled = getattr(part, "_concrete_type", None) if isinstance(part, ScriptModule) else None
-    return (
-        []
-        if compiled is None
-        else [
-            name
-            for name in compiled.get_attributes()
-            if name not in _UNREAD and not isinstance(getattr(part, name), torch.Tensor)
-        ]
-    )
+def _names(parts: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
+    """The names of parts and weights, which attributes refer to, by ``id``."""
+    return {id(tensor): ("tensor", name) for name, tensor in tensors.items()} | {
+        id(part): ("part", name) for name, part in parts.items()
+    }
 
 
-def check_attributes(written: bytes) -> None:
-    """Raises RuntimeError where :class:`Attributes` could not write down what has changed."""
-    reason = pickle.loads(written).get("unsent")
-    if reason is not None:
-        raise RuntimeError(
-            f"{reason}: workers take over what can be pickled of the modules that they know"
-        )
+def _kinds_of(parts: Mapping[str, Any], tensors: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """The classes of parts, and which weights are one tensor, by their names."""
+    names = _names({}, tensors)
+    tied = [(name, names[id(tensor)]) for name, tensor in tensors.items()]
+    return [(name, type(part)) for name, part in parts.items()] + [
+        (name, first) for name, first in tied if first != ("tensor", name)
+    ]
 
 
 def load_attributes(written: bytes, policy: Callable[..., Any], module: nn.Module) -> None:
     """Gives ``policy``, a copy with the weights of ``module``, the attributes that
     :class:`Attributes` has written down.
-
-    Raises:
-        RuntimeError: something that the policy reads has changed, and was not sent.
     """
-    check_attributes(written)
-    changes = pickle.loads(written)
-    if changes.get("outside") is not None:
-        raise RuntimeError(
-            f"{changes['outside']}, which the policy reads, has changed, and is no part of the module: worker processes have "
-            "copies of their own. Keep it in the module, as an attribute or a buffer"
-        )
+    held: dict[tuple[str, str], bytes | None] = pickle.loads(written)
     parts, tensors = parts_of(policy, module), tensors_of(module)
 
     class Unpickler(pickle.Unpickler):
@@ -430,7 +380,6 @@ def load_attributes(written: bytes, policy: Callable[..., Any], module: nn.Modul
             kind, name = named
             return parts[name] if kind == "part" else tensors[name]
 
-    held = changes.get("attributes", {})
     for part in parts.values() if held else ():
         # Computed from what has changed.
         for name in [
@@ -440,18 +389,17 @@ def load_attributes(written: bytes, policy: Callable[..., Any], module: nn.Modul
         ]:
             del part.__dict__[name]
     values = {
-        place: None if one is None else Unpickler(io.BytesIO(one)).load()
+        place: MISSING if one is None else Unpickler(io.BytesIO(one)).load()
         for place, one in held.items()
     }
     for (part, name), value in values.items():
         target = parts[part] if part in parts else tensors[part]
         buffers = getattr(target, "_non_persistent_buffers_set", ())
         attributes: dict[str, Any] = target._buffers if name in buffers else target.__dict__
-        if held[part, name] is None:
+        if value is MISSING:
             attributes.pop(name, None)
-        elif name == "grad" and isinstance(target, torch.Tensor):
-            target.grad = value
-        elif name in _compiled_attributes(target):
-            setattr(target, name, value)
-        else:
+        elif name in attributes or not hasattr(target, name):
             attributes[name] = value
+        else:
+            # What is no attribute of Python's alone.
+            setattr(target, name, value)

@@ -7,12 +7,14 @@ functions and classes of the program, none of a library's, refer to by the names
 
 from __future__ import annotations
 
+import builtins
 import collections
 import copyreg
 import dis
 import enum
 import functools
 import io
+import itertools
 import pickle
 import random
 import site
@@ -70,7 +72,11 @@ _UNREAD = {
 _INSTALLED = tuple(
     {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
 )
-_OF_C = (
+#: What pickles to an identity: what changes in code is found where :class:`Outside` finds the code.
+_BY_IDENTITY = (
+    type,
+    types.ModuleType,
+    types.CodeType,
     types.BuiltinFunctionType,
     types.WrapperDescriptorType,
     types.MethodDescriptorType,
@@ -78,53 +84,49 @@ _OF_C = (
     types.ClassMethodDescriptorType,
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
+    *GENERATORS,
 )
-
-#: What pickles to an identity: what changes in code is found where :class:`Outside` finds the code.
-_BY_IDENTITY = (type, types.ModuleType, types.CodeType, *_OF_C, *GENERATORS)
+#: What :class:`Outside` looks into by itself.
+_CODE = (types.FunctionType, property, staticmethod, classmethod)
 
 Read = Callable[[], object]
 
 
-class Facts:
-    """Values at places, as they are now.
+#: By place: a value, the bytes that it is compared by, and what these refer to.
+Facts = dict[Any, tuple[object, bytes | None, list[object]]]
+
+
+def look(reads: Mapping[Any, Read], named: Mapping[int, Any], before: Facts | None = None) -> Facts:
+    """The values of places, as they are now.
 
     Args:
         reads: gives the value of each place, :data:`MISSING` where there is none.
         named: objects that are compared elsewhere, such as weights: their names, by ``id``.
-        before: facts of the same places, of which those that are the same are used again.
+        before: what was there before; what is certain to be the same is used again.
     """
+    known: Facts = before or {}
+    facts: Facts = {}
+    for place, read in reads.items():
+        value, held = read(), known.get(place)
+        if held is None or held[0] is not value or not _is_still(value, held[1]):
+            held = value, *_bytes_of(value, named)
+        facts[place] = held
+    return facts
 
-    def __init__(
-        self, reads: Mapping[Any, Read], named: Mapping[int, Any], before: Facts | None = None
-    ) -> None:
-        known = {} if before is None else before._held
-        self._held: dict[Any, tuple[object, bytes | None, list[object]]] = {}
-        for place, read in reads.items():
-            value, old = read(), known.get(place)
-            if old is not None and old[0] is value and _is_still(value, old[1]):
-                self._held[place] = old
-            else:
-                self._held[place] = value, *_bytes_of(value, named)
 
-    def changed(self, before: Facts) -> set[Any]:
-        """Places whose values differ, or cannot be compared."""
-        return {
-            place
-            for place in self._held.keys() | before._held.keys()
-            if not _same(self._held.get(place), before._held.get(place))
-        }
+def changed(now: Facts, before: Facts) -> set[Any]:
+    """Places whose values differ, or cannot be compared."""
+    nothing = MISSING, None, None
+    return {
+        place
+        for place in now.keys() | before.keys()
+        if (held := now.get(place, nothing)[1]) is None or held != before.get(place, nothing)[1]
+    }
 
-    def size(self) -> int:
-        """Bytes of large values."""
-        return sum(max(len(held or b"") - 256, 0) for _, held, _ in self._held.values())
 
-    def referred(self) -> Iterator[object]:
-        """The functions and classes that values lead to."""
-        return (one for _, _, referred in self._held.values() for one in referred)
-
-    def value(self, place: Any) -> object:
-        return self._held[place][0] if place in self._held else MISSING
+def referred(facts: Facts) -> Iterator[object]:
+    """What values lead to: functions and classes among others."""
+    return (one for _, _, several in facts.values() for one in several)
 
 
 def _is_still(value: Any, held: bytes | None) -> bool:
@@ -133,15 +135,9 @@ def _is_still(value: Any, held: bytes | None) -> bool:
     return kind in FIXED or (kind in _EMPTY and not value and held == _EMPTY[kind])
 
 
-def _same(
-    one: tuple[Any, bytes | None, Any] | None, other: tuple[Any, bytes | None, Any] | None
-) -> bool:
-    return one is not None and other is not None and one[1] is not None and one[1] == other[1]
-
-
 def _bytes_of(value: object, named: Mapping[int, Any]) -> tuple[bytes | None, list[object]]:
-    """``value`` as bytes, and what it refers to of which these only hold the identity: functions,
-    classes, and objects that cannot be pickled. No bytes where another thread changes the value.
+    """``value`` as bytes, and the objects that it refers to. No bytes where another thread changes
+    the value.
     """
     stream = io.BytesIO()
     pickler = _Pickler(stream, named)
@@ -150,15 +146,6 @@ def _bytes_of(value: object, named: Mapping[int, Any]) -> tuple[bytes | None, li
     except Exception:
         return None, pickler.referred
     return stream.getvalue(), pickler.referred
-
-
-def figures(learner: Any) -> object:
-    """The numbers of an optimizer or a schedule, without what the former gathers of weights."""
-    groups = getattr(learner, "param_groups", [])
-    figures = [{name: one for name, one in group.items() if name != "params"} for group in groups]
-    return figures or {
-        name: one for name, one in vars(learner).items() if not isinstance(one, IGNORED)
-    }
 
 
 class _Token:
@@ -173,11 +160,14 @@ class _Identity:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes what can be compared, and need not be read again."""
+    """Writes what can be compared, and need not be read again: of code, and of what cannot be
+    pickled, the identity.
+    """
 
     def __init__(self, stream: io.BytesIO, named: Mapping[int, Any]) -> None:
         super().__init__(stream, protocol=5)
         self._named = named
+        #: Kept as long as the bytes, which hold identities.
         self.referred: list[Any] = []
 
     def persistent_id(self, value: Any) -> object:
@@ -191,55 +181,62 @@ class _Pickler(pickle.Pickler):
         return None
 
     def reducer_override(self, value: Any) -> Any:
-        self.referred.append(type(value))
+        kind = type(value)
+        self.referred += kind, value
+        reduced: Any
         try:
-            reduced: Any = self._parts(value)
-            if reduced is None:
-                reduce = copyreg.dispatch_table.get(type(value))
-                reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
+            parts = _parts_of(kind)
+            if parts is not None:
+                return _Token, (), parts(value)
+            reduce = copyreg.dispatch_table.get(kind)
+            reduced = value.__reduce_ex__(4) if reduce is None else reduce(value)
         except Exception:
             reduced = ""
         if isinstance(reduced, str):
-            self.referred.append(value)
             return _Token, (id(value),), getattr(value, "__dict__", None)
         return reduced
 
-    def _parts(self, value: Any) -> tuple[Any, ...] | None:
-        """What is compared of values that say too little when they are pickled."""
-        parts: Any
-        if isinstance(value, IGNORED):
-            return _Token, (id(value),), figures(value)
-        if isinstance(value, types.FunctionType):
-            self.referred += [value, value.__code__]
-            cells = [contents(cell) for cell in value.__closure__ or ()]
-            return (
-                _Token,
-                (id(value.__code__),),
-                (value.__defaults__, value.__kwdefaults__, cells, vars(value)),
-            )
-        if isinstance(value, torch.Tensor) and not nn.parameter.is_lazy(value):
-            held = value.detach().cpu().contiguous().view(-1)
-            kind = type(value), str(value.dtype), value.shape, value.requires_grad
-            return _Token, (*kind, held.view(torch.uint8).numpy().tobytes()), vars(value)
-        if isinstance(value, enum.Enum):
-            return _Token, (type(value), value.name), vars(value)
-        if isinstance(value, types.MethodType):
-            parts = value.__self__, value.__func__
-        elif isinstance(value, property):
-            parts = value.fget, value.fset
-        elif isinstance(value, (staticmethod, classmethod)):
-            parts = (value.__func__,)
-        elif isinstance(value, weakref.ReferenceType):
-            parts = (value(),)
-        elif isinstance(value, types.CellType):
-            parts = (contents(value),)
-        elif isinstance(value, types.MappingProxyType):
-            parts = (dict(value),)
-        elif isinstance(value, (type({}.keys()), type({}.values()), type({}.items()))):
-            parts = (list(value),)
-        else:
-            return None
-        return _Token, (), parts
+
+def _figures(learner: Any) -> object:
+    """The numbers of an optimizer or a schedule, without what the former gathers of weights."""
+    groups = getattr(learner, "param_groups", [])
+    figures = [{name: one for name, one in group.items() if name != "params"} for group in groups]
+    return figures or {
+        name: one for name, one in vars(learner).items() if not isinstance(one, IGNORED)
+    }
+
+
+def _numbers(tensor: torch.Tensor) -> object:
+    held = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    kind = type(tensor), str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad
+    return kind, held, vars(tensor)
+
+
+def _of_function(function: types.FunctionType) -> object:
+    cells = [contents(cell) for cell in function.__closure__ or ()]
+    defaults = function.__defaults__, function.__kwdefaults__
+    return function.__code__, defaults, cells, vars(function)
+
+
+#: What is compared of values that say too little when they are pickled.
+_PARTS: list[tuple[Any, Callable[[Any], object]]] = [
+    (IGNORED, _figures),
+    (types.FunctionType, _of_function),
+    (torch.Tensor, _numbers),
+    (enum.Enum, lambda member: (type(member), member.name, vars(member))),
+    (types.MethodType, lambda method: (method.__self__, method.__func__)),
+    (property, lambda held: (held.fget, held.fset)),
+    ((staticmethod, classmethod), lambda method: method.__func__),
+    (weakref.ReferenceType, lambda reference: reference()),
+    (types.CellType, lambda cell: contents(cell)),
+    (types.MappingProxyType, dict),
+    ((type({}.keys()), type({}.values()), type({}.items())), list),
+]
+
+
+@functools.lru_cache(maxsize=4096)
+def _parts_of(kind: type) -> Callable[[Any], object] | None:
+    return next((parts for kinds, parts in _PARTS if issubclass(kind, kinds)), None)
 
 
 #: What empty containers pickle to: most attributes of modules are empty.
@@ -257,12 +254,6 @@ def contents(cell: types.CellType) -> object:
         return MISSING
 
 
-def _outermost(value: object) -> object:
-    """What is compared of ``value`` where its code is looked into by itself."""
-    is_code = isinstance(value, (types.FunctionType, property, staticmethod, classmethod))
-    return _Identity(value) if is_code else value
-
-
 class Outside:
     """What code refers to outside of the objects that it is given: places in globals, closures,
     defaults and classes, by the names in the code that these lead to. Code of libraries is not
@@ -270,26 +261,28 @@ class Outside:
 
     Args:
         own: packages that are no libraries, though they may be installed.
-        named: as of :class:`Facts`.
 
     Attributes:
+        named: as of :func:`look`.
         reads: gives the value of each place, by what an error calls it.
         names: names in the code.
         takes_all: the code may read attributes that it does not name.
     """
 
-    def __init__(self, own: Iterable[str], named: Mapping[int, Any]) -> None:
-        self._own, self.named = set(own), named
+    def __init__(self, own: Iterable[str]) -> None:
+        self._own = set(own)
+        self.named: Mapping[int, Any] = {}
         self.reads: dict[str, Read] = {}
         self.names: set[str] = set()
-        self._attributes: set[str] = set()
         self.takes_all = False
         self._met: dict[int, Any] = {}
         for hooks in ("_global_forward_hooks", "_global_forward_pre_hooks"):
             self._add(f"torch's {hooks}", functools.partial(getattr, torch_module, hooks))
 
     def follow(self, roots: Iterable[object]) -> None:
-        """Adds the places that ``roots`` lead to: functions, classes, and objects of these."""
+        """Adds the places that ``roots`` lead to, where these are functions, methods, modules or
+        classes.
+        """
         for root in roots:
             self._meet(root)
         before = None
@@ -309,23 +302,18 @@ class Outside:
         return self.takes_all or attribute in self.names
 
     def _meet(self, value: object) -> None:
-        """Notes code that ``value`` leads to."""
-        if isinstance(value, (staticmethod, classmethod, types.MethodType)):
-            value = value.__func__
-        elif isinstance(value, property):
-            for function in (value.fget, value.fset):
-                self._meet(function)
+        """Notes code that ``value`` is."""
+        value = value.__func__ if isinstance(value, types.MethodType) else value
+        if id(value) in self._met or not isinstance(
+            value, (types.FunctionType, types.ModuleType, type)
+        ):
             return
-        if id(value) in self._met or type(value) in FIXED:
-            return
-        if isinstance(value, (types.FunctionType, types.ModuleType, type)):
-            is_module = isinstance(value, types.ModuleType)
-            if is_module or not self.is_library(value):
-                self._met[id(value)] = value
-            if isinstance(value, type):
-                for base in (*value.__mro__[1:], type(value)):
-                    if base not in (object, type):
-                        self._meet(base)
+        is_layer = isinstance(value, type) and issubclass(value, nn.Module)
+        if is_layer or isinstance(value, types.ModuleType) or not self.is_library(value):
+            self._met[id(value)] = value
+        for base in (*value.__mro__[1:], type(value)) if isinstance(value, type) else ():
+            if base not in (object, type):
+                self._meet(base)
 
     def is_library(self, value: Any) -> bool:
         """Whether a function, a class or a module is a library's."""
@@ -334,7 +322,7 @@ class Outside:
         if isinstance(value, types.FunctionType):
             name, path = value.__globals__.get("__name__"), value.__code__.co_filename
         elif isinstance(value, types.ModuleType):
-            name, path = value.__name__, getattr(value, "__file__", None)
+            name, path = value.__name__, vars(value).get("__file__")
         else:
             name = value.__module__
             path = getattr(sys.modules.get(str(name)), "__file__", None)
@@ -343,69 +331,72 @@ class Outside:
             return False
         return package in LIBRARIES or str(path).startswith(("<frozen", *_INSTALLED))
 
-    def _add(self, place: str, read: Read, *, is_there: bool = True) -> None:
-        value = read()
-        if place not in self.reads and not (is_there and value is MISSING):
-            self.reads[place] = lambda: _outermost(read())
-            self._meet(value)
-            for one in _bytes_of(value, self.named)[1]:
-                self._meet(one)
+    def _add(self, place: str, read: Read, *, is_identity: bool = False) -> None:
+        if place in self.reads:
+            return
+
+        def compared() -> object:
+            value = read()
+            # Code is looked into by itself.
+            return _Identity(value) if is_identity or isinstance(value, _CODE) else value
+
+        self.reads[place] = compared
+        for one in _bytes_of(compared() if is_identity else read(), self.named)[1]:
+            self._meet(one)
 
     def _function(self, function: types.FunctionType) -> None:
         code, scope = function.__code__, function.__globals__
-        codes = list(_inner(code))
         name = f"{function.__module__}.{function.__qualname__}"
         names, takes_all = _names_in(code)
         self.names |= names
-        self._attributes.update(used for part in codes for used in part.co_names)
         self.takes_all = self.takes_all or takes_all
-        self._add(f"{name}.__code__", lambda: function.__code__)
-        for part in ("__defaults__", "__kwdefaults__", "__dict__"):
+        for part in ("__code__", "__defaults__", "__kwdefaults__", "__dict__", "__doc__"):
             if getattr(function, part):
                 self._add(f"{name}.{part}", functools.partial(getattr, function, part))
         for free, cell in zip(code.co_freevars, function.__closure__ or ()):
             self._add(f"{name}'s {free}", functools.partial(contents, cell))
         for used in globals_of(code):
-            if used in scope:
-                self._entry(scope, used, f"{scope.get('__name__')}.{used}")
-        for used in [used for part in codes for used in part.co_names]:
-            if used not in scope and used in sys.modules:
-                # Imported as it runs.
-                self._meet(sys.modules[used])
+            found = collections.ChainMap(scope, vars(builtins))
+            self._entry(found, used, f"{scope.get('__name__')}.{used}")
+        for used in names - scope.keys():
+            # Imported as it runs.
+            self._meet(sys.modules.get(used))
 
     def _module(self, module: types.ModuleType) -> None:
         is_library = self.is_library(module)
         held = vars(module)
-        for name in [name for name in held if name in self._attributes]:
+        for name in self.names & held.keys():
             if not (name.startswith("__") and name.endswith("__")):
                 self._entry(held, name, f"{module.__name__}.{name}", is_library=is_library)
 
     def _entry(
         self, scope: Mapping[str, Any], name: str, place: str, *, is_library: bool = False
     ) -> None:
-        value = scope[name]
+        value = scope.get(name, MISSING)
         if isinstance(value, types.ModuleType):
             self._meet(value)
-        elif is_library and callable(value):
-            self._add(place, lambda: _Identity(scope.get(name, MISSING)))
         else:
-            self._add(place, lambda: scope.get(name, MISSING))
+            read = functools.partial(scope.get, name, MISSING)
+            self._add(place, read, is_identity=is_library and callable(value))
 
     def _class(self, kind: type) -> None:
-        held = vars(kind)
-        wanted = {
-            name
-            for name, part in list(held.items())
-            if name in self.names
-            or (name.startswith("__") and name.endswith("__"))
-            or (self.takes_all and not callable(part))
-            or any(hasattr(base, name) for base in kind.__mro__ if self.is_library(base))
-        }
+        is_library = self.is_library(kind)
+        named = {"forward", "__call__", *(() if is_library else self.names)}
         # Bases have these, and the class may get its own.
-        wanted |= {name for name in (*self.names, "forward", "__call__") if hasattr(kind, name)}
+        wanted = {name for name in named if hasattr(kind, name)}
+        libraries = [base for base in kind.__mro__ if self.is_library(base)]
+        wanted |= {
+            name
+            for name, part in ([] if is_library else list(vars(kind).items()))
+            if (name.startswith("__") and name.endswith("__"))
+            or (self.takes_all and not callable(part))
+            or any(hasattr(base, name) for base in libraries)
+        }
+        whole = f"{kind.__module__}.{kind.__qualname__}"
+        self._add(f"{whole}.__bases__", lambda: kind.__bases__)
         for name in wanted - _UNREAD:
-            place = f"{kind.__module__}.{kind.__qualname__}.{name}"
-            self._add(place, functools.partial(held.get, name, MISSING), is_there=False)
+            read = functools.partial(vars(kind).get, name, MISSING)
+            self._add(f"{whole}.{name}", read, is_identity=is_library)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -447,16 +438,12 @@ def _names_in(code: types.CodeType) -> tuple[frozenset[str], bool]:
 
 def _computes(code: types.CodeType) -> bool:
     """Whether ``code`` reads an attribute by a name that is no constant."""
-    instructions = [
-        one
-        for one in dis.get_instructions(code)
-        if one.opname not in ("CACHE", "PUSH_NULL", "EXTENDED_ARG", "PRECALL", "KW_NAMES")
-    ]
+    instructions = list(dis.get_instructions(code))
     for number, one in enumerate(instructions):
         if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in _BY_TEXT:
-            rest = instructions[number:]
-            call = next((at for at, it in enumerate(rest) if it.opname.startswith("CALL")), 0)
-            texts = [it for it in rest[:call] if isinstance(it.argval, str)]
-            if sum(it.opname == "LOAD_CONST" for it in texts) != 1:
+            given = itertools.takewhile(
+                lambda it: not it.opname.startswith("CALL"), instructions[number:]
+            )
+            if sum(it.opname == "LOAD_CONST" and isinstance(it.argval, str) for it in given) != 1:
                 return True
     return False

@@ -102,7 +102,7 @@ def _code_of(policy: Any) -> Outside:
     owner = owner_of(policy)
     if owner is not None:
         parts[OWNER] = owner
-    code = Outside(packages_of(policy, parts), {})
+    code = Outside(packages_of(policy, parts))
     code.follow(roots_of(policy, parts))
     return code
 

@@ -31,7 +31,7 @@ from windrow.policies.arguments import (
     reads_init,
     to_numpy,
 )
-from windrow.policies.beside import attributes_in, check_attributes, load_attributes
+from windrow.policies.beside import attributes_in, load_attributes
 from windrow.policies.compared import MISSING, contents
 from windrow.policies.cuda_graph import CudaGraph
 from windrow.policies.held import source_of_weights
@@ -196,9 +196,7 @@ class TorchPolicy:
             ValueError: they belong to another policy.
         """
         given = dict(weights.items())
-        beside = given.pop(BESIDE, None)
-        if beside is not None:
-            check_attributes(attributes_in(beside))
+        given.pop(BESIDE, None)
         if given or self.conditions.threads:
             check_weights(self._tensors(), given)
 
