@@ -303,17 +303,14 @@ class Attributes:
             part = min((name for name, _ in {*kinds} ^ {*self._kinds}), default=None)
             what = "their order" if part is None else part or "its class"
             raise self._unsent(f"the parts of {self._name} have changed: {what}")
-        self._code.named = _names(parts, tensors)
         code = self._code
+        code.named = _names(parts, tensors)
         reads: dict[Any, Read] = {**code.reads} if self._elsewhere else {}
         for part_name, part in parts.items():
             attributes, is_module = vars(part), isinstance(part, nn.Module)
             for name, value in list(attributes.items()):
-                if is_module and (name in self._skipped or not isinstance(value, IGNORED)):
-                    is_read = name not in self._skipped
-                else:
-                    is_read = code.reads_named(name)
-                if is_read:
+                is_state = is_module and not isinstance(value, IGNORED)
+                if name not in self._skipped and (is_state or code.reads_named(name)):
                     reads[part_name, name] = functools.partial(attributes.get, name, MISSING)
             for name in getattr(part, "_non_persistent_buffers_set", ()):
                 reads[part_name, name] = functools.partial(part._buffers.get, name, MISSING)

@@ -1,8 +1,8 @@
 """Whether values of Python are what they were, by the bytes that they pickle to, and what code
 reads outside of the objects that it is given.
 
-:class:`Facts` remembers values by their places. :func:`places_outside` finds such places: what
-functions and classes of the program, none of a library's, refer to by the names in their code.
+:func:`look` reads values at places. :class:`Outside` finds such places: what functions and classes
+of the program, none of a library's, refer to by the names in their code.
 """
 
 from __future__ import annotations
@@ -33,65 +33,38 @@ from torch.nn.modules import module as torch_module
 from windrow import _fence
 
 #: Values that never change.
-FIXED = {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
+_FIXED = {
+    *(bool, int, float, complex, str, bytes, type(None), types.CodeType),
+    *(torch.dtype, torch.device, torch.Size),
+}
 #: What a place holds where there is nothing.
 MISSING = object()
 #: Objects of learners, from which no policy computes.
 IGNORED = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 #: Objects that each copy draws from for itself.
-GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 #: Packages that are libraries wherever they are installed.
-LIBRARIES = {
-    "windrow",
-    "torch",
-    "tensordict",
-    _fence.LIBRARY,
-    "numpy",
-    "gymnasium",
-    "stable_baselines3",
-    "sb3_contrib",
-    *sys.stdlib_module_names,
+_LIBRARIES = {
+    *("windrow", "torch", "tensordict", "numpy", "gymnasium", "stable_baselines3", "sb3_contrib"),
+    *(_fence.LIBRARY, *sys.stdlib_module_names),
 } - {"__main__"}
 #: Names by which code reads attributes that it does not name.
 _DYNAMIC = {"vars", "dir", "__dict__", "__getattribute__", "attrgetter", "asdict", "__getstate__"}
 _BY_TEXT = {"getattr", "setattr", "delattr", "hasattr"}
 #: What calls of objects never read of their classes.
 _UNREAD = {
-    "__init__",
-    "__new__",
-    "__init_subclass__",
-    "__del__",
-    "__dict__",
-    "__weakref__",
-    "__doc__",
-    "__module__",
-    "__annotations__",
-    "__slotnames__",
-    "_abc_impl",
+    *("__init__", "__new__", "__init_subclass__", "__del__", "__dict__", "__weakref__", "__doc__"),
+    *("__module__", "__annotations__", "__slotnames__", "_abc_impl"),
 }
 _INSTALLED = tuple(
     {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
 )
 #: What pickles to an identity: what changes in code is found where :class:`Outside` finds the code.
-_BY_IDENTITY = (
-    type,
-    types.ModuleType,
-    types.CodeType,
-    types.BuiltinFunctionType,
-    types.WrapperDescriptorType,
-    types.MethodDescriptorType,
-    types.MethodWrapperType,
-    types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    *GENERATORS,
-)
+_BY_IDENTITY = (type, types.ModuleType, types.CodeType, *_GENERATORS)
 #: What :class:`Outside` looks into by itself.
 _CODE = (types.FunctionType, property, staticmethod, classmethod)
 
 Read = Callable[[], object]
-
-
 #: By place: a value, the bytes that it is compared by, and what these refer to.
 Facts = dict[Any, tuple[object, bytes | None, list[object]]]
 
@@ -132,7 +105,12 @@ def referred(facts: Facts) -> Iterator[object]:
 def _is_still(value: Any, held: bytes | None) -> bool:
     """Whether ``value`` is certain to be what it was, when it pickled to ``held``."""
     kind = type(value)
-    return kind in FIXED or (kind in _EMPTY and not value and held == _EMPTY[kind])
+    return kind in _FIXED or (kind in _EMPTY and not value and held == _EMPTY[kind])
+
+
+def led_to(value: object, named: Mapping[int, Any]) -> list[object]:
+    """The objects that ``value`` refers to, if not through those that are ``named``."""
+    return _bytes_of(value, named)[1]
 
 
 def _bytes_of(value: object, named: Mapping[int, Any]) -> tuple[bytes | None, list[object]]:
@@ -172,6 +150,7 @@ class _Pickler(pickle.Pickler):
 
     def persistent_id(self, value: Any) -> object:
         if id(value) in self._named:
+            self.referred.append(value)
             return self._named[id(value)]
         is_identity = isinstance(value, _Identity)
         value = value.value if is_identity else value
@@ -329,7 +308,7 @@ class Outside:
         package = str(name).partition(".")[0]
         if package in self._own:
             return False
-        return package in LIBRARIES or str(path).startswith(("<frozen", *_INSTALLED))
+        return package in _LIBRARIES or str(path).startswith(("<frozen", *_INSTALLED))
 
     def _add(self, place: str, read: Read, *, is_identity: bool = False) -> None:
         if place in self.reads:
@@ -341,7 +320,7 @@ class Outside:
             return _Identity(value) if is_identity or isinstance(value, _CODE) else value
 
         self.reads[place] = compared
-        for one in _bytes_of(compared() if is_identity else read(), self.named)[1]:
+        for one in led_to(compared() if is_identity else read(), self.named):
             self._meet(one)
 
     def _function(self, function: types.FunctionType) -> None:
@@ -351,8 +330,7 @@ class Outside:
         self.names |= names
         self.takes_all = self.takes_all or takes_all
         for part in ("__code__", "__defaults__", "__kwdefaults__", "__dict__", "__doc__"):
-            if getattr(function, part):
-                self._add(f"{name}.{part}", functools.partial(getattr, function, part))
+            self._add(f"{name}.{part}", functools.partial(getattr, function, part))
         for free, cell in zip(code.co_freevars, function.__closure__ or ()):
             self._add(f"{name}'s {free}", functools.partial(contents, cell))
         for used in globals_of(code):

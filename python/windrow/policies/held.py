@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ def source_of_weights(policy: Any) -> nn.Module:
     source = source_of(policy)
     if source is not None:
         return source
-    found = _Finding(_code_of(policy)).found(policy)
+    found = _found(policy, _code_of(policy))
     modules = {place: one for place, one in found.items() if isinstance(one, nn.Module)}
     inner = {id(part) for one in modules.values() for part in list(one.modules())[1:]}
     modules = {place: one for place, one in modules.items() if id(one) not in inner}
@@ -107,61 +107,54 @@ def _code_of(policy: Any) -> Outside:
     return code
 
 
-class _Finding:
-    """Finds modules, and tensors that require gradients, by places."""
+def _found(policy: Any, code: Outside) -> dict[str, Any]:
+    """Modules with tensors, and tensors that require gradients, by their places in ``policy``."""
+    seen: dict[int, object] = {}
+    found: dict[str, Any] = {}
 
-    def __init__(self, code: Outside) -> None:
-        self._code = code
-        self._seen: dict[int, object] = {}
-        self._found: dict[str, Any] = {}
-
-    def found(self, policy: Any) -> dict[str, Any]:
-        self._look(policy, "", _DEEP)
-        return self._found
-
-    def _look(self, value: Any, place: str, depth: int) -> None:
-        if not depth or id(value) in self._seen or len(self._seen) > _MOST:
+    def look(value: Any, place: str, depth: int) -> None:
+        if not depth or id(value) in seen or len(seen) > _MOST:
             return
-        self._seen[id(value)] = value
-        if isinstance(value, nn.Module):
-            if tensors_of(value):
-                self._found[place or type(value).__name__] = value
-        elif isinstance(value, torch.Tensor):
-            if value.requires_grad and value.is_leaf:
-                self._found[place or type(value).__name__] = value
-        else:
-            for name, part in self._parts(value):
-                self._look(part, f"{place}.{name}" if place and name else place or name, depth - 1)
+        seen[id(value)] = value
+        is_weight = isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
+        if is_weight or (isinstance(value, nn.Module) and tensors_of(value)):
+            found[place or type(value).__name__] = value
+        for name, part in _parts(value, code):
+            look(part, ".".join(filter(None, (place, name))), depth - 1)
 
-    def _parts(self, value: Any) -> Iterator[tuple[str, Any]]:
-        if isinstance(value, (list, tuple)):
-            yield from ((str(index), part) for index, part in enumerate(value))
-        elif isinstance(value, dict):
-            yield from ((str(key), part) for key, part in list(value.items()))
-        elif isinstance(value, functools.partial):
-            yield from (("", value.func), ("", value.args), ("", value.keywords))
-        elif isinstance(value, types.MethodType):
-            yield from (("", value.__func__), ("", value.__self__))
-        elif isinstance(value, types.FunctionType):
-            yield from self._referred(value)
-        elif isinstance(value, Predictor):
-            yield "", value.predict
-        elif not isinstance(value, (type, types.ModuleType, *IGNORED)):
-            is_library = self._code.is_library(type(value))
-            for name, part in list(getattr(value, "__dict__", {}).items()):
-                if isinstance(part, nn.Module) if is_library else self._code.reads_named(name):
-                    yield name, part
+    look(policy, "", _DEEP)
+    return found
 
-    def _referred(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-        if self._code.is_library(function):
-            return
-        code = function.__code__
-        for name, cell in zip(code.co_freevars, function.__closure__ or ()):
-            yield name, contents(cell)
-        defaults = function.__defaults__ or ()
-        names = code.co_varnames[: code.co_argcount]
-        yield from zip(names[len(names) - len(defaults) :], defaults)
-        yield from (function.__kwdefaults__ or {}).items()
-        for name in globals_of(code):
-            if name in function.__globals__:
-                yield name, function.__globals__[name]
+
+def _parts(value: Any, code: Outside) -> Iterable[tuple[str, Any]]:
+    """What ``value`` refers to, with names where these count."""
+    if isinstance(value, (list, tuple)):
+        return [(str(index), part) for index, part in enumerate(value)]
+    if isinstance(value, dict):
+        return [(str(key), part) for key, part in list(value.items())]
+    if isinstance(value, functools.partial):
+        return [("", value.func), ("", value.args), ("", value.keywords)]
+    if isinstance(value, types.MethodType):
+        return [("", value.__func__), ("", value.__self__)]
+    if isinstance(value, Predictor):
+        return [("", value.predict)]
+    if isinstance(value, types.FunctionType):
+        return [] if code.is_library(value) else _referred(value)
+    if isinstance(value, (type, types.ModuleType, nn.Module, torch.Tensor, *IGNORED)):
+        return []
+    is_library = code.is_library(type(value))
+    return [
+        (name, part)
+        for name, part in list(getattr(value, "__dict__", {}).items())
+        if (isinstance(part, nn.Module) if is_library else code.reads_named(name))
+    ]
+
+
+def _referred(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    code, scope = function.__code__, function.__globals__
+    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+        yield name, contents(cell)
+    names = code.co_varnames[: code.co_argcount]
+    yield from list(zip(reversed(names), reversed(function.__defaults__ or ())))[::-1]
+    yield from (function.__kwdefaults__ or {}).items()
+    yield from ((name, scope[name]) for name in globals_of(code) if name in scope)

@@ -9,7 +9,7 @@ import io
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,7 +32,7 @@ from windrow.policies.arguments import (
     to_numpy,
 )
 from windrow.policies.beside import attributes_in, load_attributes
-from windrow.policies.compared import MISSING, contents
+from windrow.policies.compared import MISSING, contents, led_to
 from windrow.policies.cuda_graph import CudaGraph
 from windrow.policies.held import source_of_weights
 from windrow.policies.predictors import Predictor
@@ -646,42 +646,19 @@ class _Over:
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._own = set(map(id, (*module.modules(), *module.parameters(), *module.buffers())))
-        self.functions: list[tuple[FunctionType, FunctionType]] = []
-        self._answers: dict[int, bool] = {}
-        for part in module.modules():
-            for value in list(vars(part).values()):
-                self._refers(value)
+        own = (*module.modules(), *module.parameters(), *module.buffers())
+        self._own = dict.fromkeys(map(id, own), "own")
+        found = {
+            id(one): one
+            for part in module.modules()
+            for one in led_to(vars(part), self._own)
+            if isinstance(one, FunctionType)
+        }
+        self.functions = [(one, self._blank(one)) for one in found.values() if self._refers(one)]
 
-    def _refers(self, value: Any, depth: int = 6) -> bool:
-        """Whether ``value`` refers to the module. Notes functions that do."""
-        if id(value) in self._own:
-            return True
-        inner: list[Any] = []
-        if isinstance(value, FunctionType):
-            inner = [*map(contents, value.__closure__ or ()), *(value.__defaults__ or ())]
-            inner += (value.__kwdefaults__ or {}).values()
-        elif isinstance(value, MethodType):
-            inner = [value.__func__, value.__self__]
-        elif isinstance(value, functools.partial):
-            inner = [value.func, *value.args, *value.keywords.values()]
-        elif isinstance(value, (list, tuple)):
-            inner = list(value)
-        elif isinstance(value, dict):
-            inner = list(value.values())
-        elif not isinstance(value, (type, ModuleType)):
-            held = getattr(value, "__dict__", None)
-            inner = list(held.values()) if isinstance(held, dict) else []
-        if not inner or not depth or id(value) in self._answers:
-            return self._answers.get(id(value), False)
-        # A function may refer to itself.
-        self._answers[id(value)] = False
-        # All of them: others of these may be functions, too.
-        answers = [self._refers(one, depth - 1) for one in inner]
-        self._answers[id(value)] = found = any(answers)
-        if found and isinstance(value, FunctionType):
-            self.functions.append((value, self._blank(value)))
-        return found
+    def _refers(self, value: Any) -> bool:
+        """Whether ``value`` refers to the module."""
+        return any(id(one) in self._own for one in led_to(value, self._own))
 
     def _blank(self, function: FunctionType) -> FunctionType:
         cells = [
