@@ -376,6 +376,23 @@ def test_an_evaluator_in_a_process_refuses_what_its_copy_cannot_follow(
             evaluator.evaluate()
 
 
+def test_workers_go_on_where_an_update_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with MultiSyncCollector(
+        [World],
+        scaled,
+        frames_per_batch=8,
+        total_frames=-1,
+        policy_backend="torch",
+        placement="processes",
+    ) as collector:
+        monkeypatch.setitem(globals(), "GAIN", 2.0)
+        with pytest.raises(RuntimeError, match="GAIN, which the policy reads, has changed"):
+            collector.update_policy_weights_()
+        monkeypatch.setitem(globals(), "GAIN", 1.0)
+        collector.update_policy_weights_()
+        check(collector.next(), scaled)
+
+
 def test_an_evaluator_in_a_thread_calls_a_method_itself() -> None:
     agent, seen = Agent(), []
     with Evaluator(

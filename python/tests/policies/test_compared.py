@@ -137,7 +137,7 @@ class Parent:
 
 class Child(Parent):
     def act(self) -> Any:
-        return self.both, self.given()
+        return self.both, self.given(), id(self)
 
     def learn(self) -> Any:
         return UNNAMED
@@ -161,6 +161,7 @@ UNNAMED = 0
         ("Parent.level", lambda patch: patch.setattr(Parent, "level", 1)),
         ("Child.level", lambda patch: patch.setattr(Child, "level", 1, raising=False)),
         ("Parent.both", lambda patch: patch.setattr(Parent, "both", property(id))),
+        ("id", lambda patch: patch.setitem(globals(), "id", abs)),
         ("Parent.given", lambda patch: patch.setattr(Parent, "given", staticmethod(dict))),
     ],
 )
@@ -191,3 +192,18 @@ def test_what_a_closure_holds_is_named_by_its_variable() -> None:
     level.append(1)
     (found,) = changed(look(outside.reads, {}), before)
     assert found.endswith("read's level")
+
+
+def test_other_bases_of_a_class_are_named() -> None:
+    class Told(Parent):
+        pass
+
+    class Other(Parent):
+        pass
+
+    outside = Outside(())
+    outside.follow([Told])
+    before = look(outside.reads, {})
+    Told.__bases__ = (Other,)
+    (found,) = changed(look(outside.reads, {}, before), before)
+    assert found.endswith("Told.__bases__")

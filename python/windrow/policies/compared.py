@@ -160,7 +160,7 @@ class _Pickler(pickle.Pickler):
         return None
 
     def reducer_override(self, value: Any) -> Any:
-        kind = type(value)
+        kind: Any = type(value)
         self.referred += kind, value
         reduced: Any
         try:
