@@ -338,6 +338,7 @@ state(
     lambda: Listed.GAIN,
     lambda self: self.held.value[0],
     lambda self, level: Listed.GAIN.value.__setitem__(0, float(level)),
+    names="held|Listed",
     is_shared=True,
     undo=lambda: Listed.GAIN.value.__setitem__(0, 0.0),
 )
