@@ -17,6 +17,7 @@ import tensordict.nn
 import torch
 from tensordict import TensorDict
 from tensordict.nn import (
+    AddStateIndependentNormalScale,
     CompositeDistribution,
     InteractionType,
     NormalParamExtractor,
@@ -46,13 +47,15 @@ from torchrl.modules import (
 from windrow.policies import predictors
 from windrow.policies.acting import unchecked
 from windrow.policies.arguments import calls_with_tensordict
-from windrow.policies.lower import listed as tables, origin
+from windrow.policies.choose import Conditions
+from windrow.policies.lower import listed as tables, lowering, origin
+from windrow.policies.lower.inputs import Leaf
 from windrow.policies.lower.listed import Listed
 from windrow.policies.lower.plain import LAYERS
 from windrow.policies.onnx import reading
 
 ROWS = 6
-FLAG = torch.empty(1, dtype=torch.bool)
+FLAG, FOUR = torch.empty(1, dtype=torch.bool), torch.empty(4)
 STATES = {
     "ddpg_ornstein_uhlenbeck": {"is_init": FLAG},
     "gru": {"is_init": FLAG, "recurrent_state": torch.empty(2, 6)},
@@ -76,6 +79,37 @@ POLICIES: dict[str, tuple[Callable[[], Any], dict[Any, torch.Tensor]]] = {
     )
     for name, (make, observed, _) in test_plain.NETWORKS.items()
 }
+
+INDEX = torch.zeros((), dtype=torch.int64)
+#: Networks with layers that the trace of a call reads, with what they observe of one environment.
+TRACED: dict[str, tuple[Callable[[], Any], torch.Tensor]] = {
+    **{
+        name: (lambda name=name: nn.Sequential(nn.Linear(4, 4), getattr(nn, name)()), FOUR)
+        for name in "GELU PReLU SELU Softsign Tanhshrink".split()
+    },
+    "GELU by tanh": (lambda: nn.GELU("tanh"), FOUR),
+    "threshold": (lambda: nn.Threshold(0.1, -0.2), FOUR),
+    "softmaxes": (
+        lambda: nn.Sequential(nn.Softmax(-1), nn.LogSoftmax(dim=1), nn.Softmin(-1)),
+        FOUR,
+    ),
+    "gates": (lambda: nn.Sequential(nn.Linear(4, 6), nn.GLU(), nn.Linear(3, 2)), FOUR),
+    "batch normalisation": (
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).eval(),
+        FOUR,
+    ),
+    "batch normalisation of channels": (lambda: nn.BatchNorm1d(2).eval(), torch.empty(2, 3)),
+    "flattened": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 4)), torch.empty(2, 3)),
+    "flattened from the end": (lambda: nn.Flatten(-2), torch.empty(2, 3)),
+    "unflattened": (lambda: nn.Sequential(nn.Linear(4, 4), nn.Unflatten(-1, (2, 2))), FOUR),
+    "indices": (lambda: nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 2)), INDEX),
+    "a scale of its own": (
+        lambda: nn.Sequential(nn.Linear(4, 3), AddStateIndependentNormalScale(3, scale_lb=1e-8)),
+        FOUR,
+    ),
+}
+for name, (make, one) in TRACED.items():
+    POLICIES[name] = make, {"observation": one}
 for name in THEIRS:
     make, env, _ = theirs_policies.POLICIES[name]
     POLICIES[name] = make, {"observation": torch.empty(SIZES[env]), **STATES.get(name, {})}
@@ -426,6 +460,21 @@ def test_a_listed_policy_draws_from_torch_alone(name: str) -> None:
     before = random.getstate(), str(np.random.get_state())
     call()
     assert (random.getstate(), str(np.random.get_state())) == before
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_a_network_whose_layers_are_traced_is_native(name: str) -> None:
+    make, observed = POLICIES[name]
+    net = make()
+    leaves = {
+        key: Leaf(tuple(one.shape), one.dtype, torch.tensor(0), torch.tensor(4))
+        for key, one in observed.items()
+    }
+    conditions = Conditions("random", threads=False)
+    follower = lowering._Follower(net, net, conditions, leaves, ["action"])
+    core = follower.lowered().core
+    assert follower._captures == []
+    assert (core["rows"], core["single"]) == ([[1, None]], True)
 
 
 def test_each_class_on_the_list_is_called() -> None:

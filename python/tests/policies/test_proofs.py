@@ -265,7 +265,7 @@ def flat_weights(policy: Any, patch: pytest.MonkeyPatch) -> None:
     policy[1].lstm._flat_weights[0] = policy[1].lstm._flat_weights[4]
 
 
-@change(lambda: POLICIES["plain: a scale of its own"][0]())
+@change(lambda: POLICIES["a scale of its own"][0]())
 def mapping_by_its_name(policy: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setitem(tensordict.nn.utils._MAPPINGS, "exp", torch.tanh)
 

@@ -44,7 +44,11 @@ TRACED = _names(
     {
         "torch.nn.modules.linear": "NonDynamicallyQuantizableLinear Bilinear",
         "torch.nn.modules.container": "ModuleDict",
-        "torch.nn.modules.activation": "MultiheadAttention",
+        "torch.nn.modules.activation": "GELU GLU LogSoftmax MultiheadAttention PReLU SELU Softmax "
+        "Softmin Softsign Tanhshrink Threshold",
+        "torch.nn.modules.batchnorm": "BatchNorm1d",
+        "torch.nn.modules.flatten": "Flatten Unflatten",
+        "torch.nn.modules.sparse": "Embedding",
         "torch.nn.modules.transformer": "TransformerEncoder TransformerEncoderLayer",
         "torch.nn.modules.normalization": "GroupNorm",
         "torch.nn.modules.conv": "Conv1d Conv2d",
@@ -58,7 +62,7 @@ TRACED = _names(
         "torch.distributions.dirichlet": "Dirichlet",
         "tensordict.nn.probabilistic": "ProbabilisticTensorDictModule "
         "ProbabilisticTensorDictSequential",
-        "tensordict.nn.distributions.continuous": "Delta",
+        "tensordict.nn.distributions.continuous": "AddStateIndependentNormalScale Delta",
         "tensordict.nn.distributions.composite": "CompositeDistribution",
         f"{_fence.LIBRARY}.modules.models.models": "ConvNet",
         f"{_fence.LIBRARY}.modules.models.utils": "SquashDims",

@@ -26,7 +26,7 @@ from windrow.policies.audit import Audit
 from windrow.policies.lower.capture import Capture, Captures
 from windrow.policies.lower.inputs import Leaf, asked_for, observed_by
 from windrow.policies.lower.listed import Listed, NotListed
-from windrow.policies.lower.plain import NotPlain, plain_graph
+from windrow.policies.lower.plain import plain_graph
 from windrow.policies.lower.reading import ROWS, Graph, Reading
 from windrow.policies.lower.recorded import Refused, foreign_mode
 from windrow.policies.lower.twin import Twin
@@ -374,13 +374,9 @@ class _Follower:
         if not proof.plain or self._conditions.trust:
             return None
         try:
-            plain = plain_graph(self._policy, self._observed, self._actions)  # type: ignore[arg-type]
-        except NotPlain:
+            return plain_graph(self._policy, self._observed, self._actions)  # type: ignore[arg-type]
+        except NotLowerable:
             return None
-        if not plain.single:
-            # One observation alone may give something else, which a trace is compared with.
-            return None
-        return Graph(plain.graph, plain.used, plain.inputs, [leaf["key"] for leaf in plain.outputs])
 
     def _traced(self, weights: dict[str, torch.Tensor]) -> Graph:
         """The graph that a trace of the policy itself gives."""

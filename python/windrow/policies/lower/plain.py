@@ -1,16 +1,16 @@
 """Graphs of plain networks, which are written down by what their layers are: torch computes nothing
 for that.
 
-What is here holds for classes as their libraries define them;
-:class:`~windrow.policies.lower.listed.Listed` proves that a policy's parts are of these classes.
+What is here holds for classes as their libraries define them, and in the modes that
+:class:`~windrow.policies.lower.listed.Listed` allows, which proves both of a policy's parts.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from windrow.policies import recurrent
 from windrow.policies.arguments import arguments_of
 from windrow.policies.lower import rules
 from windrow.policies.lower.inputs import Leaf
+from windrow.policies.lower.reading import Graph, leaf_of
 from windrow.policies.lower.trace import Trace
 from windrow.policies.lower.values import NotLowerable, Value
 from windrow.policies.weights import tensors_of
@@ -30,74 +31,36 @@ from windrow.policies.weights import tensors_of
 ROWS = (37, 41, 43, 47, 53, 59, 61, 67)
 
 
-class NotPlain(NotLowerable):
-    """Why a policy's graph cannot be written down, though torch may be able to call it."""
-
-
-class Plain(NamedTuple):
-    """The graph of a plain network.
-
-    Attributes:
-        graph: nodes, inputs and outputs as JSON.
-        used: names of the weights that it reads.
-        inputs: the observations that it reads.
-        outputs: name, dtype and shape of each output, actions first.
-        single: it holds for one environment without a batch dimension, too.
-    """
-
-    graph: str
-    used: list[str]
-    inputs: list[Key]
-    outputs: list[dict[str, Any]]
-    single: bool
-
-
-def plain_graph(
-    policy: nn.Module,
-    observed: Mapping[Key, Leaf],
-    actions: Sequence[Key],
-    *,
-    evaluates: bool = False,
-) -> Plain:
-    """The graph of ``policy``, for any number of rows.
+def plain_graph(policy: nn.Module, observed: Mapping[Key, Leaf], actions: Sequence[Key]) -> Graph:
+    """The graph of ``policy``, for any number of rows, and for one observation without them.
 
     Args:
         policy: a network all of whose parts are listed.
         observed: the observations of one environment.
         actions: what the environment takes.
-        evaluates: it is called in evaluation mode, whatever its own is.
 
     Raises:
-        NotPlain: the graph has to be found in another way.
-        TypeError: torch could not call the policy with these observations.
+        NotLowerable: the graph has to be found in another way, if torch can call the policy.
     """
-    writer = _Writer(policy, observed, evaluates)
-    try:
-        named = writer.outputs(policy, list(actions))
-        values = [writer.by_row(value) for value in named.values()]
-        graph, nodes, inputs, used = writer.trace.graph(values)
-    except NotPlain:
-        raise
-    except NotLowerable as reason:
-        raise NotPlain(str(reason)) from None
+    writer = _Writer(policy, observed)
+    named = writer.outputs(policy, list(actions))
+    values = [writer.by_row(value) for value in named.values()]
+    graph, nodes, inputs, used = writer.trace.graph(values)
     keys = [list(observed)[index] for index in inputs]
-    leaves = [
-        _leaf(key, torch.float32, value.shape[1:]) for key, value in zip(named, values, strict=True)
+    names = [list(path(key)) for key in named]
+    columns = [
+        [leaf_of(own, torch.float32, value.shape[1:]), node]
+        for own, value, node in zip(names, values, nodes, strict=True)
     ]
-    read = [{"Observation": _leaf(key, observed[key].dtype, observed[key].shape)} for key in keys]
-    outputs = list(zip(leaves, nodes, strict=False))
-    text = json.dumps({"graph": graph, "inputs": read, "outputs": outputs})
-    return Plain(text, used, keys, leaves, writer.single)
+    read = [{"Observation": leaf_of(path(key), torch.float32, observed[key].shape)} for key in keys]
+    return Graph(
+        json.dumps({"graph": graph, "inputs": read, "outputs": columns}), used, keys, names
+    )
 
 
-def _leaf(key: Key, dtype: torch.dtype, shape: Sequence[int]) -> dict[str, Any]:
-    name = str(dtype).removeprefix("torch.")
-    return {"key": list(path(key)), "dtype": name, "shape": list(shape)}
-
-
-#: Values in and out.
-_Values = tuple[Value, ...]
-_Layer = Callable[["_Writer", Any, _Values], _Values]
+#: What a layer returns: a value, or a tuple of several.
+_Found = Value | tuple[Value, ...]
+_Layer = Callable[["_Writer", Any, Value], _Found]
 #: What each class computes, by the names of its module and of itself; None for those that compute
 #: nothing themselves.
 LAYERS: dict[tuple[str, str], _Layer | None] = {
@@ -109,23 +72,8 @@ LAYERS: dict[tuple[str, str], _Layer | None] = {
 
 
 def _layer(module: str, *names: str) -> Callable[[Any], Any]:
-    """Makes a function of one value what these classes compute."""
+    """Makes a function what these classes compute."""
 
-    def add(function: Callable[[_Writer, Any, Value], Value]) -> Any:
-        def of_one(writer: _Writer, part: Any, values: _Values) -> _Values:
-            if len(values) != 1:
-                raise NotPlain(f"{type(part).__name__} of {len(values)} values")
-            if getattr(part, "inplace", False) and values[0].node in writer.kept:
-                raise NotPlain(f"{type(part).__name__} writes into what others read")
-            return (function(writer, part, values[0]),)
-
-        LAYERS.update({(module, name): of_one for name in names})
-        return function
-
-    return add
-
-
-def _layer_of_several(module: str, *names: str) -> Callable[[_Layer], _Layer]:
     def add(function: _Layer) -> _Layer:
         LAYERS.update({(module, name): function for name in names})
         return function
@@ -139,135 +87,68 @@ class _Writer:
     Attributes:
         trace: has the nodes.
         kept: nodes of values that others may read, which none may write into.
-        single: whether nothing so far counts dimensions from the front.
     """
 
-    def __init__(self, policy: nn.Module, observed: Mapping[Key, Leaf], evaluates: bool) -> None:
-        if any(map(nn.parameter.is_lazy, policy.parameters())):
-            raise NotPlain("it has lazy layers")
+    def __init__(self, policy: nn.Module, observed: Mapping[Key, Leaf]) -> None:
         weights = tensors_of(policy)
-        given = [
-            *(tensor.shape for tensor in weights.values()),
-            *(leaf.shape for leaf in observed.values()),
-        ]
+        given = [one.shape for one in (*weights.values(), *observed.values())]
         sizes = {size for shape in given for size in shape}
         rows = next((rows for rows in ROWS if all(size % rows for size in sizes)), ROWS[0])
         self.trace = Trace(rows, weights)
-        self._names = {id(tensor): name for name, tensor in weights.items()}
-        self.kept: set[int] = set()
-        self.single, self._evaluates = True, evaluates
-        #: Types of the inputs that are not float32.
-        self._types: dict[int, torch.dtype] = {}
-        self._observed: dict[Key, Value] = {}
-        for key, (shape, dtype, low, high) in observed.items():
-            self.trace.input(torch.empty((rows, *shape), dtype=dtype), low=low, high=high)
-            self._observed[key] = value = self.trace.inputs[-1]
-            self.kept.add(value.node)
-            if dtype != torch.float32:
-                self._types[value.node] = dtype
+        #: What modules of tensordict read and write: values by name, in groups.
+        self._entries: dict[str, Any] = {}
+        self._observed = observed
+        for key, leaf in observed.items():
+            self.trace.input(torch.empty((rows, *leaf.shape)))
+            self._write(path(key), self.trace.inputs[-1])
+        self.kept = {value.node for value in self.trace.inputs}
 
     def outputs(self, policy: nn.Module, actions: list[Key]) -> dict[Key, Value]:
         """What ``policy`` writes, by name: the actions first."""
         if hasattr(policy, "in_keys"):
             return self._written(policy, actions)
-        places = arguments_of(policy, list(self._observed))
-        inputs = list(self._observed.values())
-        if not all(isinstance(place, int) for place in places):
-            raise NotPlain("it takes a dictionary")
-        found = self.call(policy, tuple(inputs[place] for place in places if type(place) is int))
+        keys = list(self._observed)
+        places = arguments_of(policy, keys)
+        if len(places) != 1 or not isinstance(places[0], int):
+            raise NotLowerable("it takes several observations, or a dictionary of them")
+        found = _several(self.call(policy, self._read(path(keys[places[0]]))))
         if len(found) < len(actions):
-            raise TypeError(f"the policy returns {len(found)} tensors, expected {len(actions)}")
+            raise NotLowerable(f"it returns {len(found)} tensors, expected {len(actions)}")
         others = [f"output{number}" for number in range(1, len(found) - len(actions) + 1)]
         return dict(zip((*actions, *others), found, strict=True))
 
     def by_row(self, value: Value) -> Value:
         """``value`` as an output."""
-        if self.dtype(value) != torch.float32:
-            raise NotPlain(f"an output is {self.dtype(value)}")
         varies = self.trace.varies(value.node)
         return value if varies else self.trace.spread(value, value.shape, 0)
 
-    def call(self, part: nn.Module, values: _Values) -> _Values:
-        """What ``part`` returns."""
+    def call(self, part: nn.Module, value: Value) -> _Found:
+        """What ``part`` returns for ``value``."""
         kind = type(part)
         layer = LAYERS.get((kind.__module__, kind.__qualname__))
         if layer is None:
-            raise NotPlain(f"{kind.__name__} is no plain layer")
-        return layer(self, part, values)
-
-    def evaluates(self, part: nn.Module) -> bool:
-        """Whether ``part`` is in evaluation mode."""
-        return self._evaluates or not part.training
-
-    def number(self, value: Value, what: nn.Module) -> Value:
-        """``value``, of which ``what`` computes something.
-
-        Raises:
-            NotPlain: it is no float32.
-        """
-        dtype = self.dtype(value)
-        if dtype != torch.float32:
-            raise NotPlain(f"{type(what).__name__} of {dtype}")
-        return value
-
-    def dtype(self, value: Value) -> torch.dtype:
-        """The type of ``value``; all that is computed is float32."""
-        return self._types.get(value.node, torch.float32)
-
-    def dim(self, dim: int) -> int:
-        """``dim``, which is another dimension in an environment without rows where it counts from
-        the front.
-        """
-        self.single = self.single and dim < 0
-        return dim
-
-    def weight(self, tensor: torch.Tensor) -> Value:
-        """A parameter or buffer, by its name: by its place in memory, others may share it."""
-        name = self._names.get(id(tensor))
-        if name is None or tensor.dtype != torch.float32 or not tensor.numel():
-            raise NotPlain(f"a weight is {tensor.dtype} {list(tensor.shape)}, or has no name")
-        return self.trace.like({"Parameter": name}, (), tensor.shape, None)
-
-    def weights(self, *tensors: torch.Tensor | None) -> list[Value | None]:
-        return [None if tensor is None else self.weight(tensor) for tensor in tensors]
+            raise NotLowerable(f"{kind.__name__} is no plain layer")
+        return layer(self, part, value)
 
     # Modules of tensordict
 
     def _written(self, policy: Any, actions: list[Key]) -> dict[Key, Value]:
         reads = [path(key) for key in policy.in_keys]
         if (recurrent.IS_INIT,) in reads:
-            raise NotPlain("it reads where episodes begin")
-        self._held: dict[tuple[str, ...], Value] = {
-            path(key): value for key, value in self._observed.items()
-        }
-        observed = set(self._held)
+            raise NotLowerable("it reads where episodes begin")
+        observed = set(map(path, self._observed))
         if not observed.issuperset(reads):
-            raise NotPlain("it reads what nobody observes")
-        self._order: dict[str, Any] = {}
-        for names in self._held:
-            self._place(names)
+            raise NotLowerable("it reads what nobody observes")
         self.run(policy)
-        written = self._held.keys() - observed
-        for names in written:
+        found = {names: one for names, one in _leaves(self._entries) if names not in observed}
+        for names in found:
             is_state = any(names[: len(key)] == key for key in reads) or names[0] == "next"
             if is_state or any(name.startswith("_") for name in names):
-                raise NotPlain("it has a state")
-        found = {
-            short(names): self._held[names] for names in _leaves(self._order) if names in written
-        }
-        if not all(action in found for action in actions):
-            raise NotPlain(f"it writes {list(found)}, expected {list(actions)}")
-        return {key: found[key] for key in (*actions, *found)}
-
-    def _place(self, names: tuple[str, ...]) -> None:
-        """Makes an entry of this name, in the order that TensorDicts have."""
-        inner = self._order
-        for name in names[:-1]:
-            inner = inner.setdefault(name, {})
-            if inner is None:
-                raise NotPlain(f"{short(names)!r} lies below a tensor")
-        if inner.setdefault(names[-1]) is not None:
-            raise NotPlain(f"{short(names)!r} is a group")
+                raise NotLowerable("it has a state")
+        named = {short(names): one for names, one in found.items()}
+        if not all(action in named for action in actions):
+            raise NotLowerable(f"it writes {list(named)}, expected {list(actions)}")
+        return {key: named[key] for key in (*actions, *named)}
 
     def run(self, part: Any) -> None:
         """Calls a module with the TensorDict that all read and write."""
@@ -278,155 +159,119 @@ class _Writer:
                 or part._select_before_return
                 or part.inplace not in (None, True)
             ):
-                raise NotPlain("a sequence that leaves some of its results out")
+                raise NotLowerable("a sequence that leaves some of its results out")
             if not isinstance(part.module, nn.ModuleList):
-                raise NotPlain("a sequence of named modules")
+                raise NotLowerable("a sequence of named modules")
             for inner in part.module:
                 self.run(inner)
             return
         plain = part._kwargs is None and part.method is None and part.inplace is True
         if name != "TensorDictModule" or not plain or part.method_kwargs or part._get_kwargs:
-            raise NotPlain(f"{name} with options, or of another kind")
+            raise NotLowerable(f"{name} with options, or of another kind")
         if not isinstance(part.module, nn.Module):
-            raise NotPlain("a function")
-        read, written = ([path(key) for key in keys] for keys in (part.in_keys, part._out_keys))
-        missing = [names for names in read if names not in self._held]
-        if missing:
-            raise NotPlain(f"it reads {short(missing[0])!r}, which nobody has written")
-        results = self.call(part.module, tuple(self._held[names] for names in read))
+            raise NotLowerable("a function")
+        if len(part.in_keys) != 1:
+            raise NotLowerable("a layer of several entries")
+        results = _several(self.call(part.module, self._read(path(part.in_keys[0]))))
+        written = [path(key) for key in part._out_keys]
         if len(results) != len(written):
-            raise TypeError(f"{len(results)} results, expected {len(written)}")
+            raise NotLowerable(f"{len(results)} results, expected {len(written)}")
         for names, value in zip(written, results, strict=True):
             if names != ("_",):
-                self._place(names)
-                if path(short(names)) in map(path, self._observed):
-                    raise NotPlain("it writes an observation")
-                self._held[names] = value
+                if short(names) in self._observed:
+                    raise NotLowerable("it writes an observation")
+                self._write(names, value)
                 self.kept.add(value.node)
 
+    def _read(self, names: tuple[str, ...]) -> Value:
+        found: Any = self._entries
+        for name in names:
+            found = found.get(name) if isinstance(found, dict) else None
+        if not isinstance(found, Value):
+            raise NotLowerable(f"it reads {short(names)!r}, which nobody has written")
+        leaf = self._observed.get(short(names))
+        if leaf is not None and leaf.dtype != torch.float32:
+            raise NotLowerable(f"it reads {leaf.dtype}")
+        return found
 
-def _leaves(order: Mapping[str, Any], before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    found = []
-    for name, inner in order.items():
-        found += [(*before, name)] if inner is None else _leaves(inner, (*before, name))
-    return found
+    def _write(self, names: tuple[str, ...], value: Value) -> None:
+        """Writes an entry in the order that TensorDicts have."""
+        inner = self._entries
+        for name in names[:-1]:
+            inner = inner.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise NotLowerable(f"{short(names)!r} lies below a tensor")
+        if isinstance(inner.get(names[-1]), dict):
+            raise NotLowerable(f"{short(names)!r} is a group")
+        inner[names[-1]] = value
+
+
+def _several(found: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _leaves(
+    entries: Mapping[str, Any], before: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Value]]:
+    for name, inner in entries.items():
+        if isinstance(inner, dict):
+            yield from _leaves(inner, (*before, name))
+        else:
+            yield (*before, name), inner
 
 
 # Containers
 
 
-@_layer_of_several("torch.nn.modules.container", "Sequential")
-def _sequential(writer: _Writer, part: nn.Sequential, values: _Values) -> _Values:
-    if len(values) != 1:
-        raise TypeError(f"a Sequential of {len(values)} values")
+@_layer("torch.nn.modules.container", "Sequential")
+def _sequential(writer: _Writer, part: nn.Sequential, value: Value) -> _Found:
+    found: _Found = value
     # One may be there twice, which `children` leaves out.
     for inner in part._modules.values():
-        values = writer.call(inner, values)
-    return values
+        if inner is None or isinstance(found, tuple):
+            raise NotLowerable("a layer of several values, or none")
+        found = writer.call(inner, found)
+    return found
 
 
-@_layer_of_several(f"{_fence.LIBRARY}.modules.models.models", "MLP")
-def _mlp(writer: _Writer, part: Any, values: _Values) -> _Values:
-    if len(values) > 1:
-        numbers = [writer.number(value, part) for value in values]
-        values = (writer.trace.move(lambda *placed: torch.cat(placed, -1), *numbers),)
-    (value,) = _sequential(writer, part, values)
-    if part._reshape_out:
-        value = _shaped(value, (*value.shape[:-1], *part.out_features))
-    return (value,)
+@_layer(f"{_fence.LIBRARY}.modules.models.models", "MLP")
+def _mlp(writer: _Writer, part: Any, value: Value) -> _Found:
+    found = _sequential(writer, part, value)
+    if isinstance(found, tuple) or not part._reshape_out:
+        return found
+    # A row's elements lie in order, so that nothing moves.
+    return Value(found.node, (*found.shape[:-1], *part.out_features), found.batch)
 
 
 # Layers
 
 
-def _shaped(value: Value, shape: Sequence[int]) -> Value:
-    """``value`` in another shape. A row's elements lie in order, so that nothing moves."""
-    if math.prod(shape) != math.prod(value.shape) or shape[0] != value.shape[0]:
-        raise TypeError(f"{list(value.shape[1:])} in the shape {list(shape[1:])}")
-    return Value(value.node, tuple(shape), value.batch)
+@_layer("torch.nn.modules.linear", "Identity")
+@_layer("torch.nn.modules.dropout", "Dropout")
+def _identity(writer: _Writer, part: nn.Module, value: Value) -> Value:
+    return value
 
 
 @_layer("torch.nn.modules.linear", "Linear")
 def _linear(writer: _Writer, part: nn.Linear, value: Value) -> Value:
-    (*before, width), dtype = value.shape, writer.dtype(value)
-    if dtype != torch.float32 or not before or width != part.weight.shape[1]:
-        raise TypeError(f"{part} of {dtype} {list(value.shape[1:])}")
+    (*before, width), (outputs, inputs) = value.shape, part.weight.shape
+    if not before or width != inputs:
+        raise NotLowerable(f"{part} of shape {list(value.shape[1:])}")
     flat = Value(value.node, (math.prod(before), width), 0)
-    weight, (bias,) = writer.weight(part.weight), writer.weights(part.bias)
-    result = writer.trace.linear(flat, weight, bias)
-    return Value(result.node, (*before, weight.shape[0]), 0)
-
-
-@_layer("torch.nn.modules.linear", "Identity")
-@_layer("torch.nn.modules.dropout", "Dropout")
-def _identity(writer: _Writer, part: nn.Module, value: Value) -> Value:
-    if type(part) is nn.Dropout and not writer.evaluates(part):
-        raise NotPlain("Dropout in training mode: call eval()")
-    return value
-
-
-@_layer("torch.nn.modules.flatten", "Flatten")
-def _flatten(writer: _Writer, part: nn.Flatten, value: Value) -> Value:
-    ndim, ends = len(value.shape), [writer.dim(part.start_dim), writer.dim(part.end_dim)]
-    if not all(-ndim <= end < ndim for end in ends):
-        raise TypeError(f"Flatten of shape {list(value.shape[1:])}")
-    first, last = (end % ndim for end in ends)
-    if first == 0 or first > last:
-        raise NotPlain("Flatten mixes rows")
-    shape = value.shape
-    merged = math.prod(shape[first : last + 1])
-    return _shaped(value, (*shape[:first], merged, *shape[last + 1 :]))
-
-
-@_layer("torch.nn.modules.flatten", "Unflatten")
-def _unflatten(writer: _Writer, part: nn.Unflatten, value: Value) -> Value:
-    ndim, dim, sizes = len(value.shape), part.dim, tuple(part.unflattened_size)
-    if not isinstance(dim, int) or not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise NotPlain("Unflatten by names, or with a size that is left open")
-    dim = writer.dim(dim) % ndim
-    if dim == 0 or math.prod(sizes) != value.shape[dim]:
-        raise NotPlain(f"Unflatten of shape {list(value.shape[1:])}")
-    return _shaped(value, (*value.shape[:dim], *sizes, *value.shape[dim + 1 :]))
+    weight = writer.trace.of(part.weight)
+    bias = None if part.bias is None else writer.trace.of(part.bias)
+    return Value(writer.trace.linear(flat, weight, bias).node, (*before, outputs), 0)
 
 
 @_layer("torch.nn.modules.normalization", "LayerNorm")
 def _layer_norm(writer: _Writer, part: nn.LayerNorm, value: Value) -> Value:
-    value, shape = writer.number(value, part), tuple(part.normalized_shape)
+    shape = tuple(part.normalized_shape)
     if not shape or value.shape[1:][-len(shape) :] != shape:
-        raise TypeError(f"LayerNorm of shape {list(value.shape[1:])}")
-    scales = writer.weights(part.weight, part.bias)
-    return rules.layer_norm(writer.trace, value, len(shape), part.eps, *scales)
+        raise NotLowerable(f"LayerNorm of shape {list(value.shape[1:])}")
+    return rules.layer_norm(writer.trace, value, len(shape), part.eps, part.weight, part.bias)
 
 
-@_layer("torch.nn.modules.batchnorm", "BatchNorm1d")
-def _batch_norm(writer: _Writer, part: nn.BatchNorm1d, value: Value) -> Value:
-    mean, variance = part.running_mean, part.running_var
-    if not writer.evaluates(part) or mean is None or variance is None:
-        raise NotPlain("batch normalisation by the numbers of a batch: call eval()")
-    if len(value.shape) not in (2, 3) or value.shape[1] != len(mean):
-        raise TypeError(f"BatchNorm1d of shape {list(value.shape[1:])}")
-    writer.dim(1)
-    return rules.batch_norm(
-        writer.trace,
-        writer.number(value, part),
-        (writer.weight(mean), writer.weight(variance)),
-        part.eps,
-        *writer.weights(part.weight, part.bias),
-    )
-
-
-@_layer("torch.nn.modules.sparse", "Embedding")
-def _embedding(writer: _Writer, part: nn.Embedding, value: Value) -> Value:
-    if part.max_norm is not None or writer.dtype(value) not in (torch.int32, torch.int64):
-        raise NotPlain("an embedding that changes its weights, or of numbers that are no indices")
-    table = writer.weight(part.weight)
-    return rules.looked_up(writer.trace, table, value, (*value.shape, table.shape[1]))
-
-
-# Activations
-
-_ACTIVATION = "torch.nn.modules.activation"
-#: Those of the engine, with the names that their numbers have there and in torch.
+#: Activations of the engine, with the names that their numbers have there and in torch.
 _ACTIVATIONS: dict[str, tuple[str, dict[str, str]]] = {
     **{
         name: (name, {})
@@ -443,116 +288,31 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-@_layer(_ACTIVATION, *_ACTIVATIONS)
+@_layer("torch.nn.modules.activation", *_ACTIVATIONS)
 def _activation(writer: _Writer, part: Any, value: Value) -> Value:
+    if getattr(part, "inplace", False) and value.node in writer.kept:
+        raise NotLowerable(f"{type(part).__name__} writes into what others read")
     name, numbers = _ACTIVATIONS[type(part).__name__]
     given = {own: float(getattr(part, theirs)) for own, theirs in numbers.items()}
-    return writer.trace.activation({name: given} if given else name, writer.number(value, part))
+    return writer.trace.activation({name: given} if given else name, value)
 
 
-@_layer(_ACTIVATION, "Threshold")
-def _threshold(writer: _Writer, part: nn.Threshold, value: Value) -> Value:
-    given = {"threshold": float(part.threshold), "value": float(part.value)}
-    return writer.trace.activation({"Threshold": given}, writer.number(value, part))
-
-
-@_layer(_ACTIVATION, "SELU")
-def _selu(writer: _Writer, part: nn.SELU, value: Value) -> Value:
-    # As torch computes it.
-    alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
-    shaped = writer.trace.activation({"ELU": {"alpha": alpha}}, writer.number(value, part))
-    return writer.trace.zip("Mul", shaped, scale)
-
-
-@_layer(_ACTIVATION, "GELU")
-def _gelu(writer: _Writer, part: nn.GELU, value: Value) -> Value:
-    name = {"none": "GELU", "tanh": "GELUTanh"}[part.approximate]
-    return writer.trace.activation(name, writer.number(value, part))
-
-
-@_layer(_ACTIVATION, "PReLU")
-def _prelu(writer: _Writer, part: nn.PReLU, value: Value) -> Value:
-    if len(part.weight) != 1:
-        raise NotPlain("PReLU by channels")
-    return rules.prelu(writer.trace, writer.number(value, part), writer.weight(part.weight))
-
-
-@_layer(_ACTIVATION, "Softsign", "Tanhshrink")
-def _of_two(writer: _Writer, part: nn.Module, value: Value) -> Value:
-    trace, value = writer.trace, writer.number(value, part)
-    if type(part) is nn.Tanhshrink:
-        return trace.zip("Sub", value, trace.activation("Tanh", value))
-    return trace.zip("Div", value, trace.zip("Add", trace.map("Abs", value), 1.0))
-
-
-@_layer(_ACTIVATION, "Softmax", "LogSoftmax", "Softmin")
-def _softmax(writer: _Writer, part: Any, value: Value) -> Value:
-    trace, value = writer.trace, writer.number(value, part)
-    if part.dim is None:
-        raise NotPlain("a softmax along no dimension that is named")
-    ndim, dim = len(value.shape), writer.dim(part.dim)
-    if not -ndim <= dim < ndim or dim % ndim == 0:
-        raise NotPlain("a softmax along rows")
-    value = trace.map("Neg", value) if type(part) is nn.Softmin else value
-    name = "LogSoftmax" if type(part) is nn.LogSoftmax else "Softmax"
-    return trace.runs(lambda run: {name: run}, value, [dim], reduces=False)
-
-
-@_layer(_ACTIVATION, "GLU")
-def _glu(writer: _Writer, part: nn.GLU, value: Value) -> Value:
-    _check_halves(writer, part, value, writer.dim(part.dim))
-    return rules.glu(writer.trace, value, part.dim)
-
-
-def _check_halves(writer: _Writer, part: nn.Module, value: Value, dim: int) -> None:
-    ndim = len(writer.number(value, part).shape)
-    if not -ndim <= dim < ndim or dim % ndim == 0 or value.shape[dim] % 2:
-        raise NotPlain(f"halves of shape {list(value.shape[1:])}")
-
-
-# Parameters of distributions
-
-_CONTINUOUS = "tensordict.nn.distributions.continuous"
-
-
-@_layer_of_several(_CONTINUOUS, "NormalParamExtractor")
-def _normal(writer: _Writer, part: Any, values: _Values) -> _Values:
-    if not values:
-        raise TypeError("NormalParamExtractor of nothing")
-    value, *others = values
-    _check_halves(writer, part, value, -1)
-    loc, scale = rules.halves(writer.trace, value, -1)
-    return loc, _scale(writer, part.scale_mapping, scale, part.scale_lb), *others
-
-
-@_layer_of_several(_CONTINUOUS, "AddStateIndependentNormalScale")
-def _independent(writer: _Writer, part: Any, values: _Values) -> _Values:
-    from tensordict.nn.utils import mappings
-
-    if not values:
-        raise TypeError("AddStateIndependentNormalScale of nothing")
-    loc, shape = values[0], tuple(part.scale_shape)
-    if not shape or shape != writer.number(loc, part).shape[1:][-len(shape) :]:
-        raise NotPlain(f"a scale of shape {list(shape)} for {list(loc.shape[1:])}")
-    own = writer.weight(part.state_independent_scale)
-    scale = writer.trace.move(lambda placed: placed.expand(loc.shape), own)
-    mapped = _scale(writer, mappings(part.scale_mapping), scale, part.scale_lb)
-    return loc, mapped, *values[1:]
-
-
-def _scale(writer: _Writer, mapping: Any, value: Value, least: float) -> Value:
-    """A scale, from what is given for it."""
-    trace, softplus = writer.trace, {"Softplus": {"beta": 1.0, "threshold": 20.0}}
-    kind = type(mapping)
+@_layer("tensordict.nn.distributions.continuous", "NormalParamExtractor")
+def _normal(writer: _Writer, part: Any, value: Value) -> tuple[Value, ...]:
+    if len(value.shape) < 2 or value.shape[-1] % 2:
+        raise NotLowerable(f"halves of shape {list(value.shape[1:])}")
+    trace, mapping, kind = writer.trace, part.scale_mapping, type(part.scale_mapping)
+    loc, scale = (trace.move(lambda placed, i=i: placed.chunk(2, -1)[i], value) for i in (0, 1))
+    softplus = {"Softplus": {"beta": 1.0, "threshold": 20.0}}
     if mapping is torch.exp:
-        value = trace.map("Exp", value)
+        scale = trace.map("Exp", scale)
     elif mapping is nn.functional.softplus:
-        value = trace.activation(softplus, value)
+        scale = trace.activation(softplus, scale)
     elif mapping is torch.relu:
-        value = trace.activation("ReLU", value)
+        scale = trace.activation("ReLU", scale)
     elif (kind.__module__, kind.__name__) == ("tensordict.nn.utils", "biased_softplus"):
-        value = trace.activation(softplus, trace.zip("Add", value, mapping.bias))
-        value = trace.zip("Add", value, mapping.min_val)
+        scale = trace.activation(softplus, trace.zip("Add", scale, mapping.bias))
+        scale = trace.zip("Add", scale, mapping.min_val)
     else:
-        raise NotPlain("a scale that is mapped in another way")
-    return trace.zip("Max", value, least)
+        raise NotLowerable("a scale that is mapped in another way")
+    return loc, trace.zip("Max", scale, part.scale_lb)

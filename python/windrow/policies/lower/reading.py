@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -116,8 +116,8 @@ class Graph:
         described = json.loads(self.text)
         # Draws are outputs too.
         for number, ((value, _), node) in enumerate(self.draws):
-            shape = [ROWS, math.prod(value.shape) // ROWS]
-            leaf = _leaf(["draw", str(number)], torch.empty(shape))
+            size = math.prod(value.shape) // ROWS
+            leaf = leaf_of(["draw", str(number)], torch.float32, [size])
             described["outputs"].append([leaf, node])
         module = source_of(called.policy.policy)
         asked = {
@@ -154,12 +154,9 @@ def _drawn_as(value: Value, dtype: torch.dtype, own: torch.Tensor, rows: int) ->
     return own.view(rows, before, batch, after).transpose(0, 1).reshape(shape).to(dtype)
 
 
-def _leaf(names: list[str], tensor: torch.Tensor) -> dict[str, Any]:
-    return {
-        "key": names,
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "shape": list(tensor.shape[1:]),
-    }
+def leaf_of(names: Sequence[str], dtype: torch.dtype, shape: Sequence[int]) -> dict[str, Any]:
+    """An observation or output of one environment, as the engine reads it."""
+    return {"key": list(names), "dtype": str(dtype).removeprefix("torch."), "shape": list(shape)}
 
 
 class Reading:
@@ -304,7 +301,8 @@ class Reading:
         sources = {} if self.memory is None else self.memory._sources
         written = dict(zip(sources, nodes[len(outputs) :]))
         columns = [
-            [_leaf(names, tensor), node] for names, tensor, node in zip(self.names, outputs, nodes)
+            [leaf_of(names, tensor.dtype, tensor.shape[1:]), node]
+            for names, tensor, node in zip(self.names, outputs, nodes)
         ]
         read = [self._input(key, written) for key in inputs]
         return Graph(
@@ -344,7 +342,8 @@ class Reading:
                     "first": [float(number) for number in first[0].flatten()],
                 }
             }
-        return {"Observation": _leaf(list(path(key)), self.given[key])}
+        given = self.given[key]
+        return {"Observation": leaf_of(path(key), given.dtype, given.shape[1:])}
 
     def asked_of_rows(self) -> bool:
         """Whether the policy asked if any row begins an episode; from now on, none does."""

@@ -101,7 +101,7 @@ def _index(trace: Trace, op: Operation) -> Found:
     if any(index.dtype in (torch.bool, torch.uint8) for index in given):
         trace.refuse("a mask for an index")
     if len(indices) == 1 and value.batch is None:
-        return looked_up(trace, value, _wrapped(trace, given[0], x.shape[0]), op.out.shape)
+        return _looked_up(trace, value, _wrapped(trace, given[0], x.shape[0]), op.out.shape)
     # x[arange(rows), index]
     if (
         len(given) == 2
@@ -133,10 +133,10 @@ def _index_select(trace: Trace, op: Operation) -> Found:
 
 @rule("embedding")
 def _embedding(trace: Trace, op: Operation) -> Value:
-    return looked_up(trace, trace.of(op("weight")), trace.of(op("indices")), op.out.shape)
+    return _looked_up(trace, trace.of(op("weight")), trace.of(op("indices")), op.out.shape)
 
 
-def looked_up(trace: Trace, table: Value, places: Value, shape: Sequence[int]) -> Value:
+def _looked_up(trace: Trace, table: Value, places: Value, shape: Sequence[int]) -> Value:
     """Entries of ``table``, of ``shape``."""
     if table.batch is not None:
         trace.refuse("a table that differs by row")
@@ -261,13 +261,9 @@ def _elu(trace: Trace, op: Operation) -> Value:
 
 @rule("_prelu_kernel")
 def _prelu(trace: Trace, op: Operation) -> Value:
-    return prelu(trace, trace.of(op("self")), op("weight"))
-
-
-def prelu(trace: Trace, value: Value, weight: Operand) -> Value:
-    """``value``, where it is negative times ``weight``, which broadcasts to it."""
+    value = trace.of(op("self"))
     return trace.each(
-        "Where", [trace.zip("Gt", value, 0.0), value, trace.zip("Mul", value, weight)]
+        "Where", [trace.zip("Gt", value, 0.0), value, trace.zip("Mul", value, op("weight"))]
     )
 
 
@@ -374,20 +370,11 @@ def _remainder(trace: Trace, op: Operation) -> Value:
 
 @rule("glu")
 def _glu(trace: Trace, op: Operation) -> Value:
-    return glu(trace, trace.of(op("self")), op("dim"))
-
-
-def glu(trace: Trace, value: Value, dim: int) -> Value:
-    """The first half of ``value`` along ``dim``, gated by the second."""
-    a, b = halves(trace, value, dim)
-    return trace.zip("Mul", a, trace.activation("Sigmoid", b))
-
-
-def halves(trace: Trace, value: Value, dim: int) -> list[Value]:
-    """Both halves of ``value`` along ``dim``."""
-    return [
+    value, dim = trace.of(op("self")), op("dim")
+    a, b = (
         trace.move(lambda placed, half=half: placed.chunk(2, dim)[half], value) for half in (0, 1)
-    ]
+    )
+    return trace.zip("Mul", a, trace.activation("Sigmoid", b))
 
 
 @rule("addcmul", "addcdiv")
@@ -597,30 +584,18 @@ def _scaled(trace: Trace, value: Value, weight: Operand | None, bias: Operand | 
 
 @rule("native_batch_norm", "_native_batch_norm_legit_no_training")
 def _batch_norm(trace: Trace, op: Operation) -> Found:
+    value, weight, bias = trace.of(op("input")), op("weight"), op("bias")
     if op("training", False) or op("running_mean") is None:
         trace.refuse("batch normalisation by the numbers of a batch")
-    moments = op("running_mean"), op("running_var")
-    value = trace.of(op("input"))
-    return [batch_norm(trace, value, moments, op("eps"), op("weight"), op("bias")), None, None]
-
-
-def batch_norm(
-    trace: Trace,
-    value: Value,
-    moments: tuple[Operand, Operand],
-    eps: float,
-    weight: Operand | None,
-    bias: Operand | None,
-) -> Value:
-    """``value`` normalised by the ``moments`` of its channels, mean and variance."""
 
     def channel(given: Operand) -> Value:
         return _channel(trace, given, len(value.shape))
 
-    scale = trace.map("Rsqrt", trace.zip("Add", moments[1], eps))
+    scale = trace.map("Rsqrt", trace.zip("Add", op("running_var"), op("eps")))
     scale = scale if weight is None else trace.zip("Mul", scale, weight)
-    centred = trace.zip("Sub", value, channel(moments[0]))
-    return _scaled(trace, centred, channel(scale), None if bias is None else channel(bias))
+    centred = trace.zip("Sub", value, channel(op("running_mean")))
+    result = _scaled(trace, centred, channel(scale), None if bias is None else channel(bias))
+    return [result, None, None]
 
 
 # Products
