@@ -40,6 +40,7 @@ _lower, _torch_policy = (
     module("windrow.policies.lower.lowering"),
     module("windrow.policies.torch_policy"),
 )
+_values = module("windrow.policies.lower.values")
 
 BACKENDS = ("auto", "native", "torch")
 #: The reason why Python calls a policy whose graph the engine refuses.
@@ -292,11 +293,11 @@ def _lowered_or_called(
         try:
             found = _lower.lower(called, conditions, env)
             if conditions.served and found.core["rows"] != [[1, None]]:
-                raise _lower.NotLowerable(
+                raise _values.NotLowerable(
                     "it takes other branches for other numbers of rows, and is served"
                 )
             lowered, source = found, found.source
-        except _lower.NotLowerable as reason:
+        except _values.NotLowerable as reason:
             doubt = (getattr(called, "reason", None) if is_model(policy) else None) or str(reason)
             if backend == "native":
                 raise ValueError(f'policy_backend="native": {doubt}') from None
@@ -358,7 +359,7 @@ def _surprise(policy: Callable[..., Any], reason: Exception) -> Literal["once", 
         policy, "__dict__", {}
     ):
         return None
-    return "each time" if isinstance(reason, _lower.Doubtful) else "once"
+    return "each time" if isinstance(reason, _values.Unproved) else "once"
 
 
 def tell_of_python(doubt: str, often: Literal["once", "each time"] = "once") -> None:

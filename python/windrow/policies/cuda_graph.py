@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from windrow._windrow import Readings
 from windrow.policies.acting import unchecked
+from windrow.policies.places import slots
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -79,16 +79,9 @@ class CudaGraph:
         """Keeps what :meth:`is_current` compares."""
         parts = [] if self._module is None else [*self._module.modules()]
         # Tensors, parts and hooks stand in dictionaries of a part.
-        held = [
-            entries
-            for part in parts
-            for entries in (
-                vars(part),
-                *(value for value in vars(part).values() if isinstance(value, dict)),
-            )
-        ]
-        entries = [(entries, name, value) for entries in held for name, value in entries.items()]
-        self._slots = Readings([(entries, len(entries)) for entries in held], [], entries, object())
+        own = [vars(part) for part in parts]
+        inner = [one for held in own for one in held.values() if isinstance(one, dict)]
+        self._slots = slots([*own, *inner])
         self._tensors = (
             [] if self._module is None else [*self._module.parameters(), *self._module.buffers()]
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from windrow._lazy import module, numpy
 from windrow._windrow import CollectorCore, Readings
 from windrow.policies.live import Live
+from windrow.policies.places import slots
 
 if TYPE_CHECKING:
     import torch
@@ -216,13 +217,7 @@ class WeightSource:
         return {**self._core.weights(), BESIDE: self._beside.leaf}
 
     def _find_slots(self) -> None:
-        owners = [
-            entries
-            for part in self.module.modules()
-            for entries in (part._modules, part._parameters, part._buffers)
-        ]
-        entries = [(owner, name, tensor) for owner in owners for name, tensor in owner.items()]
-        self._slots = Readings([], [], [entry for entry in entries if entry[2] is not None], None)
+        self._slots = slots_of(self.module)
         self._core.set_source(
             tensors_of(self.module) | ({} if self._beside is None else {BESIDE: self._beside.leaf})
         )
@@ -270,6 +265,12 @@ def source_of(policy: object) -> torch.nn.Module | None:
         if inspect.ismethod(method) and isinstance(method.__self__, torch.nn.Module)
         else owner
     )
+
+
+def slots_of(module: torch.nn.Module) -> Readings:
+    """Says whether ``module`` has the same parts, parameters and buffers as now."""
+    parts = module.modules()
+    return slots(held for one in parts for held in (one._modules, one._parameters, one._buffers))
 
 
 def devices_of(module: torch.nn.Module) -> set[torch.device]:

@@ -3,7 +3,7 @@
 :class:`Captures` has torch read a call of a policy, whole, and write nothing. What comes of it, a
 :class:`Capture`, has the graph, the objects that its inputs are read from, and conditions under
 which the same call would give the same graph. The object itself is captured, never a copy. Whatever
-cannot be shown to be harmless is :class:`~windrow.policies.lower.recorded.Refused`.
+cannot be shown to be harmless is :class:`~windrow.policies.lower.values.Unproved`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from windrow.envs._specs import Key, path
-from windrow.policies.lower.closed import Closed, Doubtful
-from windrow.policies.lower.recorded import Eager, Record, Recorder, Refused
-from windrow.policies.lower.sources import Unreadable, expression, name_of, scope
+from windrow.policies.lower.closed import Closed
+from windrow.policies.lower.recorded import Eager, Record, Recorder
+from windrow.policies.lower.sources import expression, name_of, scope
+from windrow.policies.lower.values import Unproved
 
 #: Whether policies are captured at all.
 ENABLED = True
@@ -141,8 +142,8 @@ class Capture:
         counts: the graph has numbers that depend on the number of rows.
 
     Raises:
-        Refused: an input of the graph is read where nothing can read it anew.
-        Doubtful: the call reads something whose changes nobody would see.
+        Unproved: an input of the graph is read where nothing can read it anew, or the call reads
+            something whose changes nobody would see.
     """
 
     def __init__(
@@ -239,7 +240,7 @@ class Capture:
         the call say where results go.
 
         Raises:
-            Refused: the graph writes an input, or the call returns something else than tensors.
+            Unproved: the graph writes an input, or the call returns something else than tensors.
         """
         own = list(self._arguments.values())[1:]
         columns = [column.clone() for column in own]
@@ -254,7 +255,7 @@ class Capture:
             for one, other in zip((*own, *inputs), (*columns, *copies))
         )
         if writes.found is not None or unequal:
-            raise Refused(f"it writes what it reads{': ' + writes.found if writes.found else ''}")
+            raise Unproved(f"it writes what it reads{': ' + writes.found if writes.found else ''}")
         # One object for each result, which nothing else is.
         marks = [one.clone() if isinstance(one, torch.Tensor) else one for one in results]
         returned = recorder.returned(list(self._arguments.values()), marks)
@@ -293,7 +294,7 @@ class Captures:
         conditions of the call.
 
         Raises:
-            Refused: there is none.
+            Unproved: there is none.
         """
         for known in self._known:
             if known.is_current():
@@ -303,23 +304,20 @@ class Captures:
                 self._in_a_row = 0
                 return known
         if self._in_a_row == IN_A_ROW:
-            raise Refused(f"what it reads was another at each of {IN_A_ROW} times")
+            raise Unproved(f"what it reads was another at each of {IN_A_ROW} times")
         self._in_a_row += 1
         try:
             made = self._made()
-        except Unreadable as source:
-            self._begin()
-            raise Refused(f"it reads a {source}, no attribute, item, cell or global") from None
-        except (Doubtful, Refused) as reason:
+        except Unproved:
             # Torch may keep what was refused.
             self._begin()
-            raise Refused(str(reason)) from None
+            raise
         self._known = [made, *self._known[: KEPT - 1]]
         return made
 
     def _begin(self) -> None:
         if not ENABLED:
-            raise Refused("captures are switched off")
+            raise Unproved("captures are switched off")
         self._function = self._form.function()
         self._recorder = Recorder(self._function, self._conditions)
 
@@ -334,7 +332,7 @@ class Captures:
         record = self._recorder.record(list(self._arguments.values()), self._policy)
         made = Capture(record, self._function, self._arguments)
         if not made.is_current():
-            raise Refused("what it reads changes while it is read")
+            raise Unproved("what it reads changes while it is read")
         made.check(self._recorder)
         return made
 
@@ -355,7 +353,7 @@ def _place(source: Any, names: Sequence[str]) -> tuple[str, int] | None:
     is_rows = type(base).__name__ == "LocalSource" and base.local_name in names
     if is_rows and source.idx == 0 and source.prop.name == "SIZE":
         return None
-    raise Refused("it reads the size of a tensor that is no observation")
+    raise Unproved("it reads the size of a tensor that is no observation")
 
 
 def _values(guarded: Sequence[tuple[Any, str]], space: dict[str, Any]) -> list[Any]:
@@ -383,7 +381,7 @@ def _same_objects(read: Sequence[tuple[Any, Any]]) -> str:
             continue
         try:
             text = expression(source)
-        except Unreadable:
+        except Unproved:
             continue
         found.setdefault(id(value), {})[text] = None
     tests = []
@@ -438,7 +436,7 @@ def _form(returned: Any, results: Sequence[Any], columns: Sequence[torch.Tensor]
         if returned is one:
             return _Column(number)
     if isinstance(returned, torch.Tensor):
-        raise Refused("it returns a tensor that it does not compute")
+        raise Unproved("it returns a tensor that it does not compute")
     if isinstance(returned, dict):
         return {key: _form(value, results, columns) for key, value in returned.items()}
     if isinstance(returned, (list, tuple)):
@@ -446,7 +444,7 @@ def _form(returned: Any, results: Sequence[Any], columns: Sequence[torch.Tensor]
         return kind(_form(value, results, columns) for value in returned)
     if returned is None or isinstance(returned, (int, float, str)):
         return returned
-    raise Refused(f"it returns {type(returned).__name__}")
+    raise Unproved(f"it returns {type(returned).__name__}")
 
 
 def _filled(form: Any, results: Sequence[Any], columns: Sequence[torch.Tensor]) -> Any:

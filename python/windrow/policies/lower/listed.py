@@ -25,8 +25,9 @@ from torch.nn.utils import parametrize
 from windrow import _fence
 from windrow._windrow import Readings
 from windrow.policies.lower import origin
-from windrow.policies.lower.origin import LIBRARIES, MISSING, NotListed, global_hooks
+from windrow.policies.lower.origin import LIBRARIES, NotListed, global_hooks
 from windrow.policies.lower.plain import LAYERS
+from windrow.policies.places import Places
 
 __all__ = ["Listed", "NotListed"]
 
@@ -127,26 +128,6 @@ TENSORS: dict[_Name, str] = {
 HOOKS = {(f"{_TORCHRL}.common", "_forward_hook_safe_action")}
 #: The largest array that is compared by its bytes.
 LARGEST = 1 << 16
-#: Values that never change.
-FIXED: tuple[Any, ...] = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    range,
-    slice,
-    type(...),
-    torch.dtype,
-    torch.device,
-    torch.Size,
-    torch.layout,
-    torch.memory_format,
-    np.generic,
-    np.dtype,
-)
 
 
 def _training(part: nn.Module) -> str | None:
@@ -197,13 +178,10 @@ class Listed:
         self._kept: list[object] = []
         self._weights: dict[int, torch.Tensor] = {}
         #: Classes and functions of libraries.
-        self._known: dict[Any, origin.Known] = {}
-        methods = origin.own_dict(torch.Tensor)
-        self._sizes: list[tuple[Any, int]] = [(hooks, 0) for hooks in global_hooks()]
-        self._sizes.append((methods, len(methods)))
-        self._kinds: list[tuple[object, type]] = []
-        self._entries: list[tuple[dict[Any, Any], Any, Any]] = []
-        self._items: list[tuple[list[Any], int, Any]] = []
+        self._known: dict[Any, Readings] = {}
+        self._places = Places()
+        for held in (*global_hooks(), origin.own_dict(torch.Tensor)):
+            self._places.size(held)
         self._orders: list[tuple[dict[Any, Any], list[Any]]] = []
         self._sets: list[tuple[Any, Any]] = []
         self._versions: list[tuple[torch.Tensor, int]] = []
@@ -219,18 +197,13 @@ class Listed:
         if any(name[0] == parametrize.__name__ for name in map(_name, self._known)):
             if parametrize._cache_enabled:
                 raise NotListed("parametrizations are cached")
-            self._entry(vars(parametrize), "_cache_enabled")
-        places = {
-            (one.untyped_storage()._cdata, one.storage_offset())
-            for one in self._weights.values()
-            if one.numel()
-        }
-        if len(places) != sum(one.numel() > 0 for one in self._weights.values()):
-            # A trace knows them by their places.
+            self._places.entry(vars(parametrize), "_cache_enabled")
+        full = [one for one in self._weights.values() if one.numel()]
+        if len({(one.untyped_storage()._cdata, one.storage_offset()) for one in full}) < len(full):
+            # A trace knows them by their places in memory.
             raise NotListed("two of its weights are the same numbers")
         self._shapes = [(one, one.dtype, one.shape) for one in self._weights.values()]
-        own = Readings(self._sizes, self._kinds, self._entries, MISSING, items=self._items)
-        self._looks = [own, *(known.readings for known in self._known.values())]
+        self._looks = [self._places.readings(), *self._known.values()]
 
     def is_same(self) -> bool:
         """Whether all that was looked at is what it was. If not, it may still be listed."""
@@ -260,7 +233,7 @@ class Listed:
         self._kept.append(value)
         kind, is_part = type(value), isinstance(value, nn.Module)
         self._kind(where, kind)
-        self._kinds.append((value, kind))
+        self._places.kind(value)
         self.plain = self.plain and (not is_part or _name(kind) in LAYERS)
         bases = [_name(base) for base in kind.__mro__]
         for refused in (REFUSED.get(base) for base in bases):
@@ -271,7 +244,7 @@ class Listed:
             for table in (UNREAD, TENSORS)
         )
         held = vars(value)
-        self._sizes.append((held, len(held)))
+        self._places.size(held)
         for name, attribute in held.items():
             if name in unread:
                 continue
@@ -286,21 +259,20 @@ class Listed:
                 self._value(f"{where}.{name}", attribute, are_tensors=name in tensors)
             else:
                 self._parts(where, attribute)
-            self._entries.append((held, name, attribute))
+            self._places.entry(held, name)
 
     def _hooks(self, where: str, hooks: Any) -> None:
-        for number, hook in (hooks or {}).items():
+        if hooks is None:
+            return
+        for hook in hooks.values():
             if _name(hook) not in HOOKS:
                 raise NotListed(f"{where}: there are hooks")
             self._function(where, hook)
-            self._entries.append((hooks, number, hook))
-        if hooks is not None:
-            self._sizes.append((hooks, len(hooks)))
+        self._places.whole(hooks)
 
     def _parts(self, where: str, held: dict[str, Any]) -> None:
         """The parameters, buffers or modules in a part."""
         for name, one in held.items():
-            self._entries.append((held, name, one))
             if isinstance(one, nn.Module):
                 self._object(f"{where}.{name}", one)
             elif one is not None and (
@@ -310,16 +282,14 @@ class Listed:
         self._order(held)
 
     def _order(self, held: Any) -> None:
-        """What is in a list, or which keys are in a dictionary, and in which order."""
-        self._sizes.append((held, len(held)))
-        if isinstance(held, list):
-            self._items += [(held, number, one) for number, one in enumerate(held)]
-        elif len(held) > 1:
+        """What is in a list or a dictionary, and in which order."""
+        self._places.whole(held)
+        if isinstance(held, dict) and len(held) > 1:
             self._orders.append((held, list(held)))
 
     def _value(self, where: str, value: Any, *, are_tensors: bool = False) -> None:
         """What an attribute holds."""
-        if isinstance(value, FIXED) and _is_theirs(type(value)):
+        if isinstance(value, origin.FIXED) and _is_plain(type(value)):
             return
         if isinstance(value, torch.Tensor):
             self._tensor(where, value, are_tensors)
@@ -352,7 +322,6 @@ class Listed:
             self._value(f"{where}'s key {key!r}", key)
         if isinstance(value, dict):
             for key, one in value.items():
-                self._entries.append((value, key, one))
                 self._value(f"{where}[{key!r}]", one, are_tensors=are_tensors)
         elif not isinstance(value, (set, frozenset)):
             for number, one in enumerate(value):
@@ -390,9 +359,6 @@ class Listed:
             if base not in self._known and base is not object:
                 self._known[base] = origin.known(base)
 
-    def _entry(self, owner: dict[Any, Any], key: Any) -> None:
-        self._entries.append((owner, key, owner[key]))
-
 
 def is_listed(kind: type) -> bool:
     """Whether ``kind`` is the class of its name on the list."""
@@ -416,7 +382,7 @@ def _article(kind: type) -> str:
     return f"an instance of {kind.__module__}.{kind.__qualname__}"
 
 
-def _is_theirs(kind: type) -> bool:
+def _is_plain(kind: type) -> bool:
     """Whether a plain value is no more than that: classes below have attributes."""
     return origin.root(kind.__module__) in ("builtins", "numpy", "torch")
 

@@ -28,10 +28,10 @@ from windrow.policies.lower.inputs import Leaf, asked_for, observed_by
 from windrow.policies.lower.listed import Listed, NotListed
 from windrow.policies.lower.plain import plain_graph
 from windrow.policies.lower.reading import ROWS, Graph, Reading
-from windrow.policies.lower.recorded import Refused, foreign_mode
+from windrow.policies.lower.recorded import foreign_mode
 from windrow.policies.lower.twin import Twin
-from windrow.policies.lower.values import Doubtful, NotLowerable
-from windrow.policies.weights import original, source_of, tensors_of
+from windrow.policies.lower.values import NotLowerable
+from windrow.policies.weights import original, slots_of, source_of, tensors_of
 
 if TYPE_CHECKING:
     from windrow.policies.choose import Conditions
@@ -164,20 +164,11 @@ class _Weights:
     def now(self) -> dict[str, torch.Tensor]:
         """The same dictionary as long as each tensor is the same object."""
         if self._slots is None or not self._slots.is_same():
-            held = [
-                entries
-                for part in self._module.modules()
-                for entries in (part._modules, part._parameters, part._buffers)
-            ]
-            entries = [(owner, name, value) for owner in held for name, value in owner.items()]
-            self._slots = Readings([(owner, len(owner)) for owner in held], [], entries, _MISSING)
+            self._slots = slots_of(self._module)
             self._held = tensors_of(self._module)
             named = set(map(id, self._held.values()))
             self.others = [one for one in self._module.buffers() if id(one) not in named]
         return self._held
-
-
-_MISSING = object()
 
 
 @dataclass
@@ -325,11 +316,8 @@ class _Follower:
         """What a graph is compared with: see :meth:`_Known.holds`."""
         captured: tuple[Capture, ...] = ()
         if self._captures:
-            try:
-                with self._calling():
-                    captured = tuple(captures.now() for captures in self._captures)
-            except Refused as reason:
-                raise Doubtful(str(reason)) from None
+            with self._calling():
+                captured = tuple(captures.now() for captures in self._captures)
         weights = self._weights.now()
         read = captured[0].inputs() if captured else self._weights.others
         return captured, weights, read
@@ -349,7 +337,10 @@ class _Follower:
     def _read(self) -> _Known:
         with _as_usual():
             for _ in range(TRIES):
-                known = self._listed() or self._captured()
+                known = self._listed()
+                if known is None:
+                    with self._calling():
+                        known = self._captured()
                 # Another thread may have changed something since.
                 if known.holds(*self._held()):
                     return known
@@ -397,13 +388,6 @@ class _Follower:
 
     def _captured(self) -> _Known:
         """The graph of a policy that torch captures."""
-        try:
-            with self._calling():
-                return self._of_captures()
-        except Refused as reason:
-            raise Doubtful(str(reason)) from None
-
-    def _of_captures(self) -> _Known:
         reading = Reading(self._policy, self._conditions, self._observed, ROWS)
         if not self._captures:
             # Before it is called: a call may do something beside computing.

@@ -7,7 +7,6 @@ looks. From then on, it and the names that it looks up are compared by identity.
 
 from __future__ import annotations
 
-import builtins
 import functools
 import gc
 import os
@@ -16,18 +15,19 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
 
 from windrow import _fence
 from windrow._windrow import Readings
 from windrow.policies.lower.values import NotLowerable
+from windrow.policies.places import Places, contents
 
-#: In the place of values that are not there.
-MISSING = object()
 #: How many wrappers may lie around a function.
 DEEPEST = 8
-#: Packages whose code is known.
+#: Packages with classes on the list.
 LIBRARIES = ("torch", "tensordict", _fence.LIBRARY, "stable_baselines3", "gymnasium", "windrow")
 #: Others whose functions stand in for, or wrap, those of libraries, beside Python's own.
 OTHERS = ("numpy", "pyvers", "typing_extensions")
@@ -42,6 +42,26 @@ FOLLOWED = (
     f"{_fence.LIBRARY}.data.tensor_specs",
     "stable_baselines3.common.",
     "windrow.policies.onnx.",
+)
+#: Values that never change, with the classes below these of Python, NumPy and torch.
+FIXED: tuple[Any, ...] = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    range,
+    slice,
+    type(...),
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.layout,
+    torch.memory_format,
+    np.generic,
+    np.dtype,
 )
 #: Where Python's own modules are.
 STANDARD = os.path.dirname(os.__file__) + os.sep
@@ -70,34 +90,22 @@ class NotListed(NotLowerable):
     """Why a policy's classes alone do not tell what its call reads."""
 
 
-class Known:
-    """A class, or a function, as it was first seen.
+class _Known:
+    """Reads a class, or a function.
 
     Attributes:
-        readings: whether it is the same now.
+        places: all that its code looks up in its library.
 
     Raises:
         NotListed: it is not as its library has defined it.
     """
 
     def __init__(self, what: Any) -> None:
-        self._sizes: list[tuple[Any, int]] = []
-        self._entries: list[tuple[dict[Any, Any], Any, Any]] = []
-        self._seen: set[tuple[int, Any]] = set()
-        self._functions: dict[int, tuple[Any, ...]] = {}
-        self._cells: list[tuple[Any, Any]] = []
+        self.places = Places()
         if isinstance(what, type):
             self._class(what)
         else:
             self._function(what)
-        self.readings = Readings(
-            self._sizes,
-            [],
-            self._entries,
-            MISSING,
-            functions=list(self._functions.values()),
-            cells=self._cells,
-        )
 
     def _class(self, kind: type) -> None:
         if not _is_of_python(kind):
@@ -107,7 +115,7 @@ class Known:
                 return
             raise NotListed(f"{kind.__module__}.{kind.__qualname__} is of no library on the list")
         own = own_dict(kind)
-        self._sizes.append((own, len(own)))
+        self.places.size(own)
         file = getattr(sys.modules.get(kind.__module__), "__file__", None)
         for name, value in own.items():
             functions = list(functions_of(value))
@@ -117,55 +125,24 @@ class Known:
                 continue
             if name in CALLED if kind is nn.Module else name not in NOT_CALLED:
                 _check(kind, name, functions, file)
-                self._entries.append((own, name, value))
+                self.places.entry(own, name)
                 for function in functions:
                     self._function(function)
 
     def _function(self, function: types.FunctionType) -> None:
-        if id(function) in self._functions:
+        if not self.places.function(function):
             return
-        self._functions[id(function)] = (
-            function,
-            function.__code__,
-            function.__defaults__,
-            function.__kwdefaults__,
-        )
         for cell in function.__closure__ or ():
-            try:
-                held = cell.cell_contents
-            except ValueError:
-                held = MISSING
-            self._cells.append((cell, held))
-            for inner in functions_of(held):
+            self.places.cell(cell)
+            for inner in functions_of(contents(cell)):
                 self._function(inner)
+        scope = function.__globals__
         for code in _codes(function.__code__):
-            self._look_up(code, function.__globals__)
-
-    def _look_up(self, code: types.CodeType, scope: dict[str, Any]) -> None:
-        used = code.co_names
-        for name in used:
-            if name in scope:
-                value = self._entry(scope, name)
-            elif name in vars(builtins):
-                self._entry(scope, name)
-                value = self._entry(vars(builtins), name)
-            else:
-                continue
-            below = [(name, value)]
-            while below:
-                name, value = below.pop()
-                if isinstance(value, types.ModuleType):
-                    below += [
-                        (inner, self._entry(vars(value), inner))
-                        for inner in used
-                        if inner in vars(value) and (id(vars(value)), inner) not in self._seen
-                    ]
-                elif callable(value):
+            for name, value in self.places.looked_up(code, scope):
+                if callable(value):
                     self._called(name, value)
                 elif type(value) is dict and _is_followed(scope.get("__name__")):
-                    self._sizes.append((value, len(value)))
-                    for key in value:
-                        self._entry(value, key)
+                    self.places.whole(value)
 
     def _called(self, name: str, called: Any) -> None:
         """What code calls by this name: functions of libraries are followed where they are near."""
@@ -175,26 +152,19 @@ class Known:
             for inner in functions_of(called):
                 self._function(inner)
 
-    def _entry(self, owner: dict[str, Any], key: str) -> Any:
-        value = owner.get(key, MISSING)
-        if (id(owner), key) not in self._seen:
-            self._seen.add((id(owner), key))
-            self._entries.append((owner, key, value))
-        return value
+
+_KNOWN: dict[Any, Readings] = {}
 
 
-_KNOWN: dict[Any, Known] = {}
-
-
-def known(what: Any) -> Known:
-    """A class, or a function, of a library.
+def known(what: Any) -> Readings:
+    """Says whether a class, or a function, of a library is as it is now.
 
     Raises:
         NotListed: it is not as its library has defined it, or has changed.
     """
     found = _KNOWN.get(what)
-    if found is None or not found.readings.is_same():
-        found = Known(what)
+    if found is None or not found.is_same():
+        found = _Known(what).places.readings()
         # Others are made for one object each.
         if getattr(sys.modules.get(what.__module__), what.__qualname__, None) is what:
             _KNOWN[what] = found

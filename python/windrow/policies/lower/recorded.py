@@ -2,7 +2,7 @@
 
 :class:`Recorder` has ``torch.compile`` read a call, whole, and stops it where the graph would run.
 Torch installs its guards by then, and writes nothing. A :class:`Record` is what torch knows at that
-moment. Any name that a version of torch lacks, and any error, is a :class:`Refused`.
+moment. Any name that a version of torch lacks, and any error, is a :class:`Unproved`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from torch import nn
 
 from windrow.policies.lower.closed import is_library
 from windrow.policies.lower.sources import name_of
+from windrow.policies.lower.values import Unproved
 
 #: Versions of torch for which all forms of ``cargo xtask stale`` were tried. What guards see, and
 #: what torch tells a backend, differs by version: others capture nothing.
@@ -44,10 +45,6 @@ SETTINGS = {
 CAPTURING = threading.RLock()
 #: How much of torch's reasons is shown.
 SHOWN = 200
-
-
-class Refused(Exception):
-    """Torch does not capture the call, or nothing says whether the graph will do."""
 
 
 class Eager(BaseException):
@@ -116,21 +113,21 @@ class Recorder:
         """Captures a call of ``policy``, without running it.
 
         Raises:
-            Refused: torch does not capture it, it does something beside computing, or capturing it
+            Unproved: torch does not capture it, it does something beside computing, or capturing it
                 leaves a trace.
         """
         if (mode := foreign_mode()) is not None:
-            raise Refused(f"{mode} is entered, which changes what functions of torch do")
+            raise Unproved(f"{mode} is entered, which changes what functions of torch do")
         with CAPTURING, _settings(), self._conditions(), _untouched(policy):
             _THREAD.recorder = self
             try:
                 return self._recorded(arguments)
-            except Refused:
+            except Unproved:
                 raise
             except Eager:
-                raise Refused("torch does not capture it") from None
+                raise Unproved("torch does not capture it") from None
             except Exception as error:
-                raise Refused(_explained(error)) from None
+                raise Unproved(_explained(error)) from None
             finally:
                 _THREAD.recorder = None
 
@@ -160,15 +157,15 @@ class Recorder:
         # Torch's own record refers to the weights, which could not be swapped.
         found, self._found = self._found, None
         if found is None:
-            raise Refused("it computes nothing that depends on its inputs")
+            raise Unproved("it computes nothing that depends on its inputs")
         doubt = found.doubt or next(iter(watched.caught), None)
         if doubt is not None:
-            raise Refused(doubt)
+            raise Unproved(doubt)
         entries = list(_debug_get_cache_entry_list(code))
         # The newest is the first.
         fresh = [one for one in entries if id(one) not in before] or entries[:1]
         if not fresh:
-            raise Refused("torch keeps no guards")
+            raise Unproved("torch keeps no guards")
         return Record(
             found.graph,
             found.inputs,
@@ -223,12 +220,12 @@ def _results(*inputs: Any) -> tuple[Any, ...]:
 
 
 def check_version() -> None:
-    """Raises Refused where nobody has tried captures with this torch, or this Python."""
+    """Raises Unproved where nobody has tried captures with this torch, or this Python."""
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if version not in TRIED:
-        raise Refused(f"captures were not tried with torch {torch.__version__}")
+        raise Unproved(f"captures were not tried with torch {torch.__version__}")
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        raise Refused("captures were not tried without the interpreter's lock")
+        raise Unproved("captures were not tried without the interpreter's lock")
 
 
 def foreign_mode() -> str | None:
@@ -338,7 +335,7 @@ def _untouched(policy: Any) -> Iterator[None]:
     try:
         yield
         if _attributes(policy) != attributes or _generators() != before:
-            raise Refused("capturing it changes it")
+            raise Unproved("capturing it changes it")
     finally:
         # Torch draws where the call would.
         random.setstate(generators[0])
@@ -381,7 +378,7 @@ def _output_graph() -> Any:
         if type(owner).__name__ == "OutputGraph":
             return owner
         frame = frame.f_back
-    raise Refused("this torch keeps no record of captures")
+    raise Unproved("this torch keeps no record of captures")
 
 
 def _inputs(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
@@ -391,7 +388,7 @@ def _inputs(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
 def _source(node: torch.fx.Node) -> tuple[Any, bool]:
     given = node.meta.get("grapharg")
     if given is None:
-        raise Refused("this torch does not say where inputs come from")
+        raise Unproved("this torch does not say where inputs come from")
     is_number = given.pass_arg_as_tensor and "Numpy" not in type(given.source).__name__
     return given.source, is_number
 

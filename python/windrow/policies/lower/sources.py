@@ -7,10 +7,7 @@ from typing import Any
 
 import torch
 
-
-class Unreadable(Exception):
-    """A source that is no attribute, item, cell or global."""
-
+from windrow.policies.lower.values import Unproved
 
 #: Classes of torch's sources that add nothing to where they point.
 SAME = {
@@ -51,7 +48,7 @@ def expression(source: Any) -> str:
     names of :func:`scope`.
 
     Raises:
-        Unreadable: no expression reads it.
+        Unproved: no expression reads it.
     """
     kind = type(source).__name__
     if kind == "LocalSource":
@@ -61,7 +58,7 @@ def expression(source: Any) -> str:
     if kind == "ImportSource":
         return f"modules[{source.module_name!r}]"
     if not hasattr(source, "base"):
-        raise Unreadable(kind)
+        raise _unreadable(kind)
     base = expression(source.base)
     if kind in SAME:
         return base
@@ -78,7 +75,11 @@ def expression(source: Any) -> str:
         return f"{base}.{held}[{source.idx_key!r}]"
     if kind in BELOW:
         return BELOW[kind].format(base)
-    raise Unreadable(kind)
+    raise _unreadable(kind)
+
+
+def _unreadable(what: str) -> Unproved:
+    return Unproved(f"it reads a {what}, no attribute, item, cell or global")
 
 
 def name_of(source: Any) -> str:
@@ -99,7 +100,7 @@ def _literal(index: Any) -> str:
         return repr(index)
     if type(index) is tuple:
         return "(" + "".join(f"{_literal(one)}, " for one in index) + ")"
-    raise Unreadable(f"an item by {type(index).__name__}")
+    raise _unreadable(f"an item by {type(index).__name__}")
 
 
 def _key(owner: Any, place: int) -> Any:

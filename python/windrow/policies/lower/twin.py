@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from windrow._windrow import Readings
-
-_MISSING = object()
+from windrow.policies.places import slots
 
 
 class Twin:
@@ -56,12 +55,7 @@ class Twin:
             for part in parts
             for one in (vars(part), part._modules, part._parameters, part._buffers)
         ]
-        self._readings = Readings(
-            [(one, len(one)) for one in dictionaries],
-            [],
-            [(one, name, value) for one in dictionaries for name, value in one.items()],
-            _MISSING,
-        )
+        self._readings = slots(dictionaries)
         twins: dict[int, nn.Module] = {id(part): type(part).__new__(type(part)) for part in parts}
         for part in parts:
             twin = twins[id(part)]

@@ -138,8 +138,10 @@ class NotLowerable(Exception):
     """Why torch has to evaluate a policy."""
 
 
-class Doubtful(NotLowerable):
-    """A call of the policy does more than to compute from what windrow can compare."""
+class Unproved(NotLowerable):
+    """Why nothing proves that a call of the policy only computes, and from what windrow can
+    compare.
+    """
 
 
 class Along(int):
