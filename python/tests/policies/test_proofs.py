@@ -27,7 +27,8 @@ from torchrl.modules import (
     TanhNormal,
 )
 
-from windrow.policies.lower.listed import Listed, NotListed, is_listed
+from windrow.policies.lower.listed import Listed, is_listed
+from windrow.policies.lower.origin import NotListed
 
 
 def layered() -> Any:

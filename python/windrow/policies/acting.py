@@ -30,23 +30,12 @@ class _Thread(threading.local):
     aggregates: bool | None = None
     skips_existing = False
 
-    def take(
-        self,
-        acts: bool,
-        explores: InteractionType | None,
-        aggregates: bool | None,
-        skips_existing: bool,
-    ) -> None:
-        self.acts, self.explores, self.aggregates, self.skips_existing = (
-            acts,
-            explores,
-            aggregates,
-            skips_existing,
-        )
-
     def taken(self) -> tuple[bool, InteractionType | None, bool | None, bool]:
-        """The modes, in the order of :meth:`take`."""
         return self.acts, self.explores, self.aggregates, self.skips_existing
+
+    def take(self, modes: tuple[bool, InteractionType | None, bool | None, bool]) -> None:
+        """Takes modes in the order of :meth:`taken`."""
+        self.acts, self.explores, self.aggregates, self.skips_existing = modes
 
 
 _THREAD = _Thread()
@@ -103,7 +92,7 @@ class acting:
 
     def __exit__(self, *_: object) -> None:
         torch._C._set_grad_enabled(self._grad)
-        _THREAD.take(*self._before)
+        _THREAD.take(self._before)
 
 
 def act_from_now_on(exploration_type: str, aggregates: bool | None) -> None:
@@ -133,7 +122,7 @@ def _act(exploration_type: str, aggregates: bool | None) -> None:
                 "aggregates", shared_modes._composite_lp_aggregate
             )
             shared_modes._skip_existing = _PerThread("skips_existing", shared_modes._skip_existing)
-    _THREAD.take(True, InteractionType(exploration_type), aggregates, False)
+    _THREAD.take((True, InteractionType(exploration_type), aggregates, False))
 
 
 class unchecked:

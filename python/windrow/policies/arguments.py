@@ -78,7 +78,7 @@ def arguments_of(policy: Callable[..., Any], keys: Sequence[Key]) -> list[Place]
     if takes_one and len(observed) == 1:
         return [observed[0]]
     if len(names) == 1 and observed:
-        return [_tree((path(keys[index]), index) for index in observed)]
+        return [tree((path(keys[index]), index) for index in observed)]
     known = list(dict.fromkeys([*keys, *(path(key)[0] for key in keys if isinstance(key, tuple))]))
     raise TypeError(
         f"expected a policy whose parameters are observations of the environment, {known}, a single parameter for a dictionary of them, or "
@@ -103,21 +103,22 @@ def _named(policy: Callable[..., Any], keys: Sequence[Key]) -> tuple[list[Place]
         for parameter in _parameters(policy)
         if parameter.default is inspect.Parameter.empty
     ]
-    groups = _tree((path(key), index) for index, key in enumerate(keys))
+    groups = tree((path(key), index) for index, key in enumerate(keys))
     is_named = bool(required) and all(name in groups for name in required)
     return [groups[name] for name in required] if is_named else None, required
 
 
-def _tree(leaves: Iterator[tuple[tuple[str, ...], int]]) -> dict[str, Place]:
-    tree: dict[str, Place] = {}
+def tree(leaves: Iterator[tuple[tuple[str, ...], int]]) -> dict[str, Place]:
+    """The places of observations, in dictionaries where their names are nested."""
+    found: dict[str, Place] = {}
     for names, index in leaves:
-        inner = tree
+        inner = found
         for name in names[:-1]:
             below = inner.setdefault(name, {})
             assert isinstance(below, dict), "No observation is a group, too."
             inner = below
         inner[names[-1]] = index
-    return tree
+    return found
 
 
 def placed(place: Place, inputs: Sequence[Any]) -> object:

@@ -36,10 +36,8 @@ _acting, _beside = module("windrow.policies.acting"), module("windrow.policies.b
 _instead = module("windrow.policies.called")
 _onnx = module("windrow.policies.onnx.reading")
 _held, _predictors = module("windrow.policies.held"), module("windrow.policies.predictors")
-_lower, _torch_policy = (
-    module("windrow.policies.lower.lowering"),
-    module("windrow.policies.torch_policy"),
-)
+_lower = module("windrow.policies.lower.lowering")
+_torch_policy = module("windrow.policies.torch_policy")
 _values = module("windrow.policies.lower.values")
 
 BACKENDS = ("auto", "native", "torch")

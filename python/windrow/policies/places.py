@@ -14,7 +14,11 @@ MISSING = object()
 
 
 class Places:
-    """Places, each with what it holds when it is noted. Each is noted once."""
+    """Places, each with what it holds when it is noted.
+
+    Other threads may change them meanwhile: who checks what a place holds notes it before, or notes
+    the very value that was checked.
+    """
 
     def __init__(self) -> None:
         self._sizes: list[tuple[Any, int]] = []
@@ -48,10 +52,14 @@ class Places:
     def entry(self, held: dict[Any, Any], key: Any) -> Any:
         """Notes an entry of a dictionary, and returns it; :data:`MISSING` where there is none."""
         value = held.get(key, MISSING)
+        self.note(held, key, value)
+        return value
+
+    def note(self, held: dict[Any, Any], key: Any, value: object) -> None:
+        """Notes that an entry of a dictionary is ``value``, the first time that it is asked to."""
         if not self.is_noted(held, key):
             self._noted.add((id(held), key))
             self._entries.append((held, key, value))
-        return value
 
     def is_noted(self, held: dict[Any, Any], key: Any) -> bool:
         return (id(held), key) in self._noted
@@ -73,9 +81,9 @@ class Places:
         self._functions[id(function)] = (function, *made)
         return True
 
-    def cell(self, cell: types.CellType) -> None:
-        """Notes what a closure has in ``cell``."""
-        self._cells.append((cell, contents(cell)))
+    def cell(self, cell: types.CellType, held: object) -> None:
+        """Notes that a closure has ``held`` in a cell."""
+        self._cells.append((cell, held))
 
     def looked_up(self, code: types.CodeType, scope: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         """Notes what the names in ``code`` give: in its globals ``scope``, in those of Python, and

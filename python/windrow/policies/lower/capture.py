@@ -19,10 +19,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from windrow.envs._specs import Key, path
+from windrow.policies.arguments import Place, tree
 from windrow.policies.lower.closed import Closed
 from windrow.policies.lower.recorded import Eager, Record, Recorder
-from windrow.policies.lower.sources import expression, name_of, scope
-from windrow.policies.lower.values import Unproved
+from windrow.policies.lower.sources import SCOPE, expression, name_of
+from windrow.policies.lower.values import Unproved, same_numbers
 
 #: Whether policies are captured at all.
 ENABLED = True
@@ -31,19 +32,9 @@ KEPT = 4
 #: How many captures may follow one another without one that holds twice.
 IN_A_ROW = 8
 #: What is compared by its value wherever it is read.
-PLAIN = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    tuple,
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.ModuleType,
+BY_VALUE = (
+    *(type(None), bool, int, float, complex, str, bytes, tuple),
+    *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType),
 )
 _NUMBERS = itertools.count()
 
@@ -61,7 +52,7 @@ class Form:
     """
 
     keys: tuple[Key, ...]
-    arguments: tuple[Any, ...] | None
+    arguments: tuple[Place, ...] | None
     batched: bool = True
     device: torch.device | None = None
 
@@ -73,21 +64,15 @@ class Form:
         lines = [f"def call(policy, {', '.join(names)}):", "    if not is_capturing(): raise Eager"]
         if self.arguments is None:
             size = f"[{names[0]}.shape[0]]" if self.batched else "[]"
-            tree: dict[str, Any] = {}
-            for key, name in zip(self.keys, names):
-                inner = tree
-                for part in path(key)[:-1]:
-                    inner = inner.setdefault(part, {})
-                inner[path(key)[-1]] = name
+            columns = _argument(tree((path(key), place) for place, key in enumerate(self.keys)))
             lines += [
-                f"    given = TensorDict({_dictionary(tree)}, batch_size={size}, device=device)",
+                f"    given = TensorDict({columns}, batch_size={size}, device=device)",
                 "    returned = policy(given)",
                 "    if returned is None: returned = given",
                 "    return {key: value for key, value in returned.items(True, True)}",
             ]
         else:
-            given = ", ".join(map(self._argument, self.arguments))
-            lines.append(f"    return policy({given})")
+            lines.append(f"    return policy({', '.join(map(_argument, self.arguments))})")
         space: dict[str, Any] = {
             "__builtins__": __builtins__,
             # Torch 2.8 imports the module of this name.
@@ -108,29 +93,19 @@ class Form:
         """The name of each column in that function."""
         return [f"c{number}" for number in range(len(self.keys))]
 
-    def _argument(self, place: Any) -> str:
-        if isinstance(place, int):
-            return f"c{place}"
-        return _dictionary({name: self._argument(inner) for name, inner in place.items()})
 
-
-def _dictionary(tree: Any) -> str:
-    if isinstance(tree, str):
-        return tree
-    return "{" + ", ".join(f"{name!r}: {_dictionary(one)}" for name, one in tree.items()) + "}"
+def _argument(place: Place) -> str:
+    """A column, or a dictionary of columns, in that function."""
+    if isinstance(place, int):
+        return f"c{place}"
+    return "{" + ", ".join(f"{name!r}: {_argument(one)}" for name, one in place.items()) + "}"
 
 
 @dataclass(frozen=True)
-class _Result:
-    """In the place of a result of the graph."""
+class _Returned:
+    """In the place of a tensor that a call returns: a result of the graph, or a column as it is."""
 
-    number: int
-
-
-@dataclass(frozen=True)
-class _Column:
-    """In the place of a column that is returned as it is."""
-
+    is_result: bool
     number: int
 
 
@@ -154,7 +129,7 @@ class Capture:
         #: Torch replaces these where an object that they name by its id is freed.
         self._guards = record.entry.guard_manager
         self._arguments = arguments
-        space = {**scope(), "L": arguments, "G": function.__globals__}
+        space = {**SCOPE, "L": arguments, "G": function.__globals__}
         #: For each input of the graph: the number of a column or of an input; None for rows.
         self._places: list[tuple[str, int] | None] = []
         texts: list[str] = []
@@ -251,7 +226,7 @@ class Capture:
             results = self.evaluate(columns, copies)
         # Not all operations say what they write.
         unequal = any(
-            isinstance(one, torch.Tensor) and not _is_equal(one, other)
+            isinstance(one, torch.Tensor) and not same_numbers(one, other)
             for one, other in zip((*own, *inputs), (*columns, *copies))
         )
         if writes.found is not None or unequal:
@@ -377,7 +352,7 @@ def _same_objects(read: Sequence[tuple[Any, Any]]) -> str:
     """An expression that says whether what was one object, by whatever way, still is."""
     found: dict[int, dict[str, None]] = {}
     for source, value in read:
-        if isinstance(value, PLAIN):
+        if isinstance(value, BY_VALUE):
             continue
         try:
             text = expression(source)
@@ -399,10 +374,6 @@ def _is_met(condition: Any, rows: int) -> bool:
         return bool(condition.subs(dict.fromkeys(condition.free_symbols, rows)))
     except Exception:
         return False
-
-
-def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 class _Writes(TorchDispatchMode):
@@ -429,12 +400,10 @@ class _Writes(TorchDispatchMode):
 
 def _form(returned: Any, results: Sequence[Any], columns: Sequence[torch.Tensor]) -> Any:
     """``returned`` with numbers of ``results`` and ``columns`` in their place."""
-    for number, one in enumerate(results):
-        if returned is one:
-            return _Result(number)
-    for number, one in enumerate(columns):
-        if returned is one:
-            return _Column(number)
+    for is_result, own in ((True, results), (False, columns)):
+        for number, one in enumerate(own):
+            if returned is one:
+                return _Returned(is_result, number)
     if isinstance(returned, torch.Tensor):
         raise Unproved("it returns a tensor that it does not compute")
     if isinstance(returned, dict):
@@ -448,10 +417,8 @@ def _form(returned: Any, results: Sequence[Any], columns: Sequence[torch.Tensor]
 
 
 def _filled(form: Any, results: Sequence[Any], columns: Sequence[torch.Tensor]) -> Any:
-    if isinstance(form, _Result):
-        return results[form.number]
-    if isinstance(form, _Column):
-        return columns[form.number]
+    if isinstance(form, _Returned):
+        return (results if form.is_result else columns)[form.number]
     if isinstance(form, dict):
         return {key: _filled(value, results, columns) for key, value in form.items()}
     if isinstance(form, (list, tuple)):

@@ -28,18 +28,9 @@ from windrow.policies.places import Places, contents
 #: Values that are taken for no more than they are.
 PLAIN = (str, bytes, int, float, complex, np.ndarray, np.generic)
 #: Modules of C whose functions compute from their arguments alone, or which torch knows.
-KNOWN = {
-    "_collections",
-    "_functools",
-    "_operator",
-    "builtins",
-    "cmath",
-    "itertools",
-    "math",
-    "numpy",
-    "operator",
-    "torch",
-}
+KNOWN = set(
+    "_collections _functools _operator builtins cmath itertools math numpy operator torch".split()
+)
 #: Names of what windrow itself sets while a policy is called.
 SET = {"_validate_args", "get_fastpath_enabled"}
 #: Packages whose code captures take as it is. They are others than those with classes on the list:
@@ -91,9 +82,9 @@ class Closed:
     def _value(self, value: Any) -> None:
         """An object that was read."""
         self._found(value)
-        kind: Any = value if isinstance(value, type) else type(value)
-        if kind is not value:
+        if not isinstance(value, type):
             self._places.kind(value)
+        kind: Any = value if isinstance(value, type) else type(value)
         is_plain = isinstance(value, PLAIN) and not isinstance(value, enum.Enum)
         if is_plain and hasattr(value, "__dict__"):
             raise Unproved(f"{kind.__name__} is a plain value with attributes")
@@ -127,7 +118,7 @@ class Closed:
             self._found(held)
             # Torch compares numbers, and reads tensors and arrays anew.
             if not isinstance(held, (float, torch.Tensor, np.ndarray)):
-                self._places.cell(cell)
+                self._places.cell(cell, held)
 
     def _look_up(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         is_users = not is_library(scope)

@@ -18,7 +18,6 @@ from windrow.envs._registry import adapted
 from windrow.envs._specs import Key, Spec, path
 from windrow.policies import recurrent
 from windrow.policies.arguments import read_by, takes_dictionary
-from windrow.policies.lower import rules as rules
 from windrow.policies.weights import source_of
 
 if TYPE_CHECKING:

@@ -29,8 +29,6 @@ from windrow.policies.lower.origin import LIBRARIES, NotListed, global_hooks
 from windrow.policies.lower.plain import LAYERS
 from windrow.policies.places import Places
 
-__all__ = ["Listed", "NotListed"]
-
 _Name = tuple[str, str]
 
 
@@ -208,20 +206,19 @@ class Listed:
     def is_same(self) -> bool:
         """Whether all that was looked at is what it was. If not, it may still be listed."""
         try:
-            return self._is_same()
+            return (
+                all(look.is_same() for look in self._looks)
+                and all(all(map(operator.is_, held, keys)) for held, keys in self._orders)
+                and all(held == items for held, items in self._sets)
+                and all(
+                    one.dtype is dtype and one.shape == shape for one, dtype, shape in self._shapes
+                )
+                and all(tensor._version == version for tensor, version in self._versions)
+                and all(array.tobytes() == held for array, held in self._arrays)
+            )
         except RuntimeError:
             # Another thread changes a dictionary at this moment.
             return False
-
-    def _is_same(self) -> bool:
-        return (
-            all(look.is_same() for look in self._looks)
-            and all(all(map(operator.is_, held, keys)) for held, keys in self._orders)
-            and all(held == items for held, items in self._sets)
-            and all(one.dtype is dtype and one.shape == shape for one, dtype, shape in self._shapes)
-            and all(tensor._version == version for tensor, version in self._versions)
-            and all(array.tobytes() == held for array, held in self._arrays)
-        )
 
     # What is reached
 
@@ -231,9 +228,9 @@ class Listed:
             return
         self._met.add(id(value))
         self._kept.append(value)
+        self._places.kind(value)
         kind, is_part = type(value), isinstance(value, nn.Module)
         self._kind(where, kind)
-        self._places.kind(value)
         self.plain = self.plain and (not is_part or _name(kind) in LAYERS)
         bases = [_name(base) for base in kind.__mro__]
         for refused in (REFUSED.get(base) for base in bases):
@@ -259,19 +256,20 @@ class Listed:
                 self._value(f"{where}.{name}", attribute, are_tensors=name in tensors)
             else:
                 self._parts(where, attribute)
-            self._places.entry(held, name)
+            self._places.note(held, name, attribute)
 
     def _hooks(self, where: str, hooks: Any) -> None:
         if hooks is None:
             return
+        self._places.whole(hooks)
         for hook in hooks.values():
             if _name(hook) not in HOOKS:
                 raise NotListed(f"{where}: there are hooks")
             self._function(where, hook)
-        self._places.whole(hooks)
 
     def _parts(self, where: str, held: dict[str, Any]) -> None:
         """The parameters, buffers or modules in a part."""
+        self._order(held)
         for name, one in held.items():
             if isinstance(one, nn.Module):
                 self._object(f"{where}.{name}", one)
@@ -279,7 +277,6 @@ class Listed:
                 type(one) not in (torch.Tensor, nn.Parameter) or id(one) not in self._weights
             ):
                 raise NotListed(f"{where}.{name} is no tensor, or none of the policy's own")
-        self._order(held)
 
     def _order(self, held: Any) -> None:
         """What is in a list or a dictionary, and in which order."""
@@ -318,14 +315,14 @@ class Listed:
             self._sets.append((value, set(value)))
         elif not isinstance(value, tuple):
             self._order(value)
-        for key in value if isinstance(value, (dict, set, frozenset)) else ():
-            self._value(f"{where}'s key {key!r}", key)
-        if isinstance(value, dict):
-            for key, one in value.items():
-                self._value(f"{where}[{key!r}]", one, are_tensors=are_tensors)
-        elif not isinstance(value, (set, frozenset)):
-            for number, one in enumerate(value):
-                self._value(f"{where}[{number}]", one, are_tensors=are_tensors)
+        if isinstance(value, (list, tuple)):
+            inner: Any = enumerate(value)
+        else:
+            inner = value.items() if isinstance(value, dict) else ()
+            for key in value:
+                self._value(f"{where}'s key {key!r}", key)
+        for key, one in inner:
+            self._value(f"{where}[{key!r}]", one, are_tensors=are_tensors)
 
     def _tensor(self, where: str, tensor: torch.Tensor, is_known: bool) -> None:
         if id(tensor) in self._weights:
@@ -354,7 +351,8 @@ class Listed:
         if kind in self._known:
             return
         if not is_listed(kind):
-            raise NotListed(f"{where} is {_article(kind)}, no class that windrow knows")
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            raise NotListed(f"{where} is an instance of {name}, no class that windrow knows")
         for base in kind.__mro__:
             if base not in self._known and base is not object:
                 self._known[base] = origin.known(base)
@@ -376,10 +374,6 @@ def is_listed(kind: type) -> bool:
 
 def _name(kind: Any) -> _Name:
     return getattr(kind, "__module__", ""), getattr(kind, "__qualname__", "")
-
-
-def _article(kind: type) -> str:
-    return f"an instance of {kind.__module__}.{kind.__qualname__}"
 
 
 def _is_plain(kind: type) -> bool:

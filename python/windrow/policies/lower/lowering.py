@@ -25,12 +25,13 @@ from windrow.policies.acting import acting, unchecked
 from windrow.policies.audit import Audit
 from windrow.policies.lower.capture import Capture, Captures
 from windrow.policies.lower.inputs import Leaf, asked_for, observed_by
-from windrow.policies.lower.listed import Listed, NotListed
+from windrow.policies.lower.listed import Listed
+from windrow.policies.lower.origin import NotListed
 from windrow.policies.lower.plain import plain_graph
 from windrow.policies.lower.reading import ROWS, Graph, Reading
 from windrow.policies.lower.recorded import foreign_mode
 from windrow.policies.lower.twin import Twin
-from windrow.policies.lower.values import NotLowerable
+from windrow.policies.lower.values import NotLowerable, same_numbers
 from windrow.policies.weights import original, slots_of, source_of, tensors_of
 
 if TYPE_CHECKING:
@@ -225,18 +226,8 @@ def _changes_calls() -> bool:
 
 def _is_equal(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
-        return one.shape == other.shape and one.dtype == other.dtype and _same_bits(one, other)
+        return same_numbers(one.detach(), other)
     return bool(one == other)
-
-
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    one = one.detach()
-    return torch.equal(one, other) or (
-        # NaN is unequal to itself.
-        one.is_floating_point()
-        and torch.equal(one.nan_to_num(), other.nan_to_num())
-        and torch.equal(one.isnan(), other.isnan())
-    )
 
 
 class _Follower:
@@ -371,11 +362,7 @@ class _Follower:
 
     def _traced(self, weights: dict[str, torch.Tensor]) -> Graph:
         """The graph that a trace of the policy itself gives."""
-        reading = self._bound(ROWS)
-        graph = reading.trace(weights, None)
-        graph.compare(reading)
-        if reading.asked_of_rows():
-            graph.compare(reading)
+        graph = _compared(self._bound(ROWS), weights)
         for rows in OTHERS:
             try:
                 other = self._bound(rows)
@@ -409,10 +396,7 @@ class _Follower:
             one.detach().clone() if name is None and isinstance(one, torch.Tensor) else one
             for name, one in zip(own, read)
         ]
-        graph = reading.trace(weights, lambda given: capture.answer(given, constants))
-        graph.compare(reading)
-        if reading.asked_of_rows():
-            graph.compare(reading)
+        graph = _compared(reading, weights, lambda given: capture.answer(given, constants))
         if capture.counts:
             # A number of rows that is no size but a value is another one here.
             more = self._bound(MORE)
@@ -529,6 +513,19 @@ class _Follower:
             }
             again = graph.difference(called)
         return found if again is not None and again[0] == found[0] else None
+
+
+def _compared(
+    reading: Reading,
+    weights: dict[str, torch.Tensor],
+    evaluate: Callable[[list[torch.Tensor]], Any] | None = None,
+) -> Graph:
+    """The graph that a trace gives, see :meth:`Reading.trace`, once it computes what torch does."""
+    graph = reading.trace(weights, evaluate)
+    graph.compare(reading)
+    if reading.asked_of_rows():
+        graph.compare(reading)
+    return graph
 
 
 def _ranges(capture: Capture) -> list[list[int | None]]:

@@ -45,45 +45,22 @@ FOLLOWED = (
 )
 #: Values that never change, with the classes below these of Python, NumPy and torch.
 FIXED: tuple[Any, ...] = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    range,
-    slice,
-    type(...),
-    torch.dtype,
-    torch.device,
-    torch.Size,
-    torch.layout,
-    torch.memory_format,
-    np.generic,
-    np.dtype,
+    *(type(None), bool, int, float, complex, str, bytes, range, slice, type(...)),
+    *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
+    *(np.generic, np.dtype),
 )
 #: Where Python's own modules are.
 STANDARD = os.path.dirname(os.__file__) + os.sep
 #: Methods of ``Module`` that run in a call.
 CALLED = {"__call__", "_call_impl", "_wrapped_call_impl", "__getattr__"}
 #: Methods of other classes that do not.
-NOT_CALLED = {
-    "__init__",
-    "__repr__",
-    "__getstate__",
-    "__setstate__",
-    "__reduce__",
-    "extra_repr",
-    "reset_parameters",
-    "_load_from_state_dict",
-    "_save_to_state_dict",
-    "state_dict",
-    "load_state_dict",
-    "share_memory",
-    "set_extra_state",
-    "get_extra_state",
-}
+NOT_CALLED = set(
+    (
+        "__init__ __repr__ __getstate__ __setstate__ __reduce__ extra_repr reset_parameters "
+        "_load_from_state_dict _save_to_state_dict state_dict load_state_dict share_memory "
+        "set_extra_state get_extra_state"
+    ).split()
+)
 
 
 class NotListed(NotLowerable):
@@ -125,7 +102,7 @@ class _Known:
                 continue
             if name in CALLED if kind is nn.Module else name not in NOT_CALLED:
                 _check(kind, name, functions, file)
-                self.places.entry(own, name)
+                self.places.note(own, name, value)
                 for function in functions:
                     self._function(function)
 
@@ -133,8 +110,9 @@ class _Known:
         if not self.places.function(function):
             return
         for cell in function.__closure__ or ():
-            self.places.cell(cell)
-            for inner in functions_of(contents(cell)):
+            held = contents(cell)
+            self.places.cell(cell, held)
+            for inner in functions_of(held):
                 self._function(inner)
         scope = function.__globals__
         for code in _codes(function.__code__):

@@ -44,7 +44,7 @@ def plain_graph(policy: nn.Module, observed: Mapping[Key, Leaf], actions: Sequen
     """
     writer = _Writer(policy, observed)
     named = writer.outputs(policy, list(actions))
-    values = [writer.by_row(value) for value in named.values()]
+    values = [writer.trace.spread(value, value.shape, 0) for value in named.values()]
     graph, nodes, inputs, used = writer.trace.graph(values)
     keys = [list(observed)[index] for index in inputs]
     names = [list(path(key)) for key in named]
@@ -116,11 +116,6 @@ class _Writer:
             raise NotLowerable(f"it returns {len(found)} tensors, expected {len(actions)}")
         others = [f"output{number}" for number in range(1, len(found) - len(actions) + 1)]
         return dict(zip((*actions, *others), found, strict=True))
-
-    def by_row(self, value: Value) -> Value:
-        """``value`` as an output."""
-        varies = self.trace.varies(value.node)
-        return value if varies else self.trace.spread(value, value.shape, 0)
 
     def call(self, part: nn.Module, value: Value) -> _Found:
         """What ``part`` returns for ``value``."""

@@ -6,12 +6,7 @@ import torch
 
 from windrow.policies.lower.rules import rule
 from windrow.policies.lower.trace import Trace
-from windrow.policies.lower.values import (
-    Operation,
-    Value,
-)
-
-# Random numbers
+from windrow.policies.lower.values import Operation, Value
 
 
 def _noise(trace: Trace, kind: str, op: Operation) -> Value:

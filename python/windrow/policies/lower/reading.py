@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from windrow._windrow import evaluate_graph
@@ -20,6 +18,7 @@ from windrow.policies.arguments import arguments_of, calls_with_tensordict
 from windrow.policies.lower import random_rules as random_rules, rules as rules
 from windrow.policies.lower.capture import Form
 from windrow.policies.lower.inputs import Leaf
+from windrow.policies.lower.recorded import python_generators
 from windrow.policies.lower.trace import Calls, Replay, Trace
 from windrow.policies.lower.values import DTYPES, NotLowerable, Value
 from windrow.policies.torch_policy import TorchPolicy
@@ -270,7 +269,7 @@ class Reading:
         evaluate: Callable[[list[torch.Tensor]], Any] | None,
     ) -> Graph:
         """The policy as the engine reads it, see :meth:`call`."""
-        drawn = _generators()
+        drawn = python_generators()
         trace = Trace(self.rows, weights)
         for key, tensor in self.given.items():
             leaf = self._leaves.get(key)
@@ -291,7 +290,7 @@ class Reading:
             raise
         if trace.doubt is not None:
             raise NotLowerable(trace.doubt)
-        if _generators() != drawn:
+        if python_generators() != drawn:
             raise NotLowerable("it draws random numbers in Python")
         self._asked = trace.asked
         values = [self._by_row(trace, tensor) for tensor in (*outputs, *states)]
@@ -410,9 +409,3 @@ def _check_equal(what: str, expected: torch.Tensor, own: torch.Tensor) -> None:
             raise NotLowerable(
                 f"{what}: torch and the graph differ by {float((theirs - ours).abs().max()):.2g}"
             )
-
-
-def _generators() -> tuple[Any, Any]:
-    """The states of Python's and NumPy's generators."""
-    numpy = np.random.get_state()
-    return random.getstate(), (numpy[1].tobytes(), numpy[2])  # type: ignore[index]

@@ -16,7 +16,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -63,34 +63,24 @@ class Record:
         graph: what the call computes, in functions of torch.
         inputs: for each input of the graph: where it comes from, and whether it is a number that is
             passed as a tensor.
-        codes: the code that was inlined, with its globals.
-        read: the objects that were read, each with where.
-        entry: what torch keeps of the call, with its guards.
         guarded: the sources that guards look at, each with what they look at.
         conditions: what has to hold of sizes that differ by call, as expressions of sympy.
         counts: the graph has numbers that depend on these sizes.
+        doubt: what the call does beside computing, if anything.
+        codes: the code that was inlined, with its globals.
+        read: the objects that were read, each with where.
+        entry: what torch keeps of the call, with its guards.
     """
 
     graph: torch.fx.GraphModule
     inputs: list[tuple[Any, bool]]
-    codes: dict[types.CodeType, dict[str, Any]]
-    read: list[tuple[Any, Any]]
-    entry: Any
     guarded: list[tuple[Any, str]]
     conditions: list[Any]
     counts: bool
-
-
-@dataclass
-class _Found:
-    """What the backend of a capture was given, and what torch has written down by then."""
-
-    graph: torch.fx.GraphModule
-    inputs: list[tuple[Any, bool]]
-    guards: list[Any]
-    conditions: list[Any]
-    counts: bool
     doubt: str | None
+    codes: dict[types.CodeType, dict[str, Any]] = field(default_factory=dict)
+    read: list[tuple[Any, Any]] = field(default_factory=list)
+    entry: Any = None
 
 
 class Recorder:
@@ -104,7 +94,7 @@ class Recorder:
     def __init__(self, function: types.FunctionType, conditions: Callable[[], Any]) -> None:
         check_version()
         self._function, self._conditions = function, conditions
-        self._found: _Found | None = None
+        self._found: Record | None = None
         self._answers: tuple[Any, ...] | None = None
         with _settings():
             self._compiled = torch.compile(function, fullgraph=True, backend=_backend)
@@ -166,25 +156,17 @@ class Recorder:
         fresh = [one for one in entries if id(one) not in before] or entries[:1]
         if not fresh:
             raise Unproved("torch keeps no guards")
-        return Record(
-            found.graph,
-            found.inputs,
-            watched.codes,
-            watched.read,
-            fresh[0],
-            [(one.originating_source, one.inner_create_fn().__name__) for one in found.guards],
-            found.conditions,
-            found.counts,
-        )
+        found.codes, found.read, found.entry = watched.codes, watched.read, fresh[0]
+        return found
 
     def take(self, graph: torch.fx.GraphModule) -> None:
         """Notes what torch has captured, and what it knows of that by now."""
         output = _output_graph()
         # Torch forgets most of it once it has the graph.
-        self._found = _Found(
+        self._found = Record(
             graph,
             [_source(node) for node in _inputs(graph)],
-            list(output.guards),
+            [(one.originating_source, one.inner_create_fn().__name__) for one in output.guards],
             _conditions(output.shape_env, graph),
             _counts(graph),
             _written(output) or _foreign_draw(graph),
@@ -329,18 +311,18 @@ def _settings() -> Iterator[None]:
 @contextlib.contextmanager
 def _untouched(policy: Any) -> Iterator[None]:
     """Refuses a capture that changes random generators or the policy itself."""
-    before, numpy = _generators(), np.random.get_state()
-    attributes = _attributes(policy)
-    generators = random.getstate(), torch.get_rng_state()
+    before, attributes = python_generators(), _attributes(policy)
+    states = random.getstate(), torch.get_rng_state(), np.random.get_state()
     try:
         yield
-        if _attributes(policy) != attributes or _generators() != before:
+        drew = python_generators() != before or not torch.equal(torch.get_rng_state(), states[1])
+        if drew or _attributes(policy) != attributes:
             raise Unproved("capturing it changes it")
     finally:
         # Torch draws where the call would.
-        random.setstate(generators[0])
-        torch.set_rng_state(generators[1])
-        np.random.set_state(numpy)
+        random.setstate(states[0])
+        torch.set_rng_state(states[1])
+        np.random.set_state(states[2])
 
 
 def _attributes(policy: Any) -> Any:
@@ -361,10 +343,10 @@ def _has_version(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not value.is_inference()
 
 
-def _generators() -> Any:
+def python_generators() -> Any:
+    """The states of Python's and NumPy's generators."""
     numpy: Any = np.random.get_state()
-    own = torch.get_rng_state().numpy().tobytes()
-    return own, random.getstate(), numpy[1].tobytes(), numpy[2]
+    return random.getstate(), numpy[1].tobytes(), numpy[2]
 
 
 # What torch keeps of a capture

@@ -45,7 +45,7 @@ BELOW = {
 
 def expression(source: Any) -> str:
     """An expression of ``L``, the locals of the captured call, and ``G``, its globals, in the
-    names of :func:`scope`.
+    names of :data:`SCOPE`.
 
     Raises:
         Unproved: no expression reads it.
@@ -111,12 +111,11 @@ def _number(value: Any) -> torch.Tensor:
     return torch.tensor(float(value), dtype=torch.float64)
 
 
-def scope() -> dict[str, Any]:
-    """The names that expressions use beside ``L`` and ``G``."""
-    return {
-        "modules": sys.modules,
-        "generic": object.__getattribute__,
-        "key": _key,
-        "array": torch.as_tensor,
-        "number": _number,
-    }
+#: The names that expressions use beside ``L`` and ``G``.
+SCOPE: dict[str, Any] = {
+    "modules": sys.modules,
+    "generic": object.__getattribute__,
+    "key": _key,
+    "array": torch.as_tensor,
+    "number": _number,
+}

@@ -678,34 +678,14 @@ class Trace(TorchDispatchMode):
 
 
 #: Functions that read numbers, or hand out their memory, below the operations that a trace sees.
-LOOKS = {
-    "numpy",
-    "tolist",
-    "__array__",
-    "__dlpack__",
-    "__dlpack_device__",
-    "data_ptr",
-    "const_data_ptr",
-    "mutable_data_ptr",
-    "to_dlpack",
-    "__repr__",
-    "__str__",
-    "__format__",
-    "__deepcopy__",
-    "__reduce_ex__",
-    "__reduce__",
-    "__getstate__",
-    "storage",
-    "untyped_storage",
-    "_typed_storage",
-    "apply_",
-    "map_",
-    "map2_",
-    "save",
-    "set_",
-    "share_memory_",
-    "resize_",
-}
+LOOKS = set(
+    (
+        "numpy tolist __array__ __dlpack__ __dlpack_device__ data_ptr const_data_ptr "
+        "mutable_data_ptr to_dlpack __repr__ __str__ __format__ __deepcopy__ __reduce_ex__ "
+        "__reduce__ __getstate__ storage untyped_storage _typed_storage apply_ map_ map2_ save "
+        "set_ share_memory_ resize_"
+    ).split()
+)
 
 
 class Calls(TorchFunctionMode):

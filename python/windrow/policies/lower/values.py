@@ -23,115 +23,49 @@ ELEMENT = (1 << ROW) - 1
 #: What each operation is in a graph, by its name; see ``windrow.policies.lower.rules``.
 RULES: dict[str, Callable[[Any, Any], Any]] = {}
 #: Operations that move elements alone.
-MOVING = {
-    "view",
-    "_unsafe_view",
-    "reshape",
-    "_reshape_alias",
-    "unsqueeze",
-    "squeeze",
-    "expand",
-    "t",
-    "transpose",
-    "permute",
-    "select",
-    "slice",
-    "split",
-    "split_with_sizes",
-    "unbind",
-    "alias",
-    "detach",
-    "clone",
-    "contiguous",
-    "repeat",
-    "flip",
-    "roll",
-    "movedim",
-    "diagonal",
-    "unfold",
-    "narrow",
-    "lift_fresh",
-    "lift",
-    "cat",
-    "stack",
-    "chunk",
-    "unsafe_chunk",
-    "unsafe_split",
-    "expand_copy",
-}
+MOVING = set(
+    (
+        "view _unsafe_view reshape _reshape_alias unsqueeze squeeze expand t transpose permute "
+        "select slice split split_with_sizes unbind alias detach clone contiguous repeat flip "
+        "roll movedim diagonal unfold narrow lift_fresh lift cat stack chunk unsafe_chunk "
+        "unsafe_split expand_copy"
+    ).split()
+)
 #: Operations of integers that give the same for the nearest float32: they move numbers, keep their
 #: order, or ask for the sign alone.
-KEEPING: set[str] = {
-    "_to_copy",
-    "to",
-    "copy",
-    "clamp",
-    "clamp_min",
-    "clamp_max",
-    "maximum",
-    "minimum",
-    "amax",
-    "amin",
-    "where",
-    "masked_fill",
-    "index",
-    "embedding",
-    "gather",
-    "nll_loss_forward",
-    "sign",
-    "any",
-    "all",
-    "logical_not",
-    "logical_and",
-    "logical_or",
-    "fill",
-}
+KEEPING = set(
+    (
+        "_to_copy to copy clamp clamp_min clamp_max maximum minimum amax amin where masked_fill "
+        "index embedding gather nll_loss_forward sign any all logical_not logical_and logical_or "
+        "fill"
+    ).split()
+)
 #: Those that may give -0.
-SIGNED = {
-    "_to_copy",
-    "to",
-    "copy",
-    "neg",
-    "mul",
-    "div",
-    "floor_divide",
-    "remainder",
-    "pow",
-    "prod",
-    "round",
-    "trunc",
-    "floor",
-    "ceil",
-}
+SIGNED = set(
+    "_to_copy to copy neg mul div floor_divide remainder pow prod round trunc floor ceil".split()
+)
 #: Those that read float64, and round it.
 CASTING = {"_to_copy", "to", "copy"}
 #: Those of two integers, one of which may be the nearest float32 if the other is exact.
 COMPARING = {"eq", "ne", "lt", "le", "gt", "ge"}
 #: Those that compute in the type that they give, where they read nothing but integers.
-COMPUTING = COMPARING | {
-    "add",
-    "sub",
-    "rsub",
-    "mul",
-    "pow",
-    "floor_divide",
-    "remainder",
-    "div",
-    "clamp",
-    "clamp_min",
-    "clamp_max",
-    "maximum",
-    "minimum",
-    "where",
-    "masked_fill",
-    "bitwise_and",
-    "bitwise_or",
-    "bitwise_xor",
-}
+COMPUTING = COMPARING | set(
+    (
+        "add sub rsub mul pow floor_divide remainder div clamp clamp_min clamp_max maximum minimum "
+        "where masked_fill bitwise_and bitwise_or bitwise_xor"
+    ).split()
+)
 
 
 #: What integers that a policy keeps may be, so that the next ones are exact, too.
 LARGEST_STATE = (-(2**23), 2**23)
+
+
+def same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether tensors are of one type and shape, and have the same numbers; NaN equals itself."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 class NotLowerable(Exception):
