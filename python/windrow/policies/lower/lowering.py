@@ -101,10 +101,8 @@ def lower(policy: Callable[..., Any], conditions: Conditions, env: object = None
 def _lowered(
     policy: Callable[..., Any], source: nn.Module, conditions: Conditions, env: object
 ) -> Lowered:
-    known, is_lazy = (
-        observed_by(env, policy, conditions),
-        any(map(nn.parameter.is_lazy, source.parameters())),
-    )
+    known = observed_by(env, policy, conditions)
+    is_lazy = any(map(nn.parameter.is_lazy, source.parameters()))
     if is_lazy and not known:
         raise NotLowerable(
             "it has lazy layers, whose sizes are not known before the environment is made"
