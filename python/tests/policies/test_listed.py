@@ -85,9 +85,8 @@ INDEX = torch.zeros((), dtype=torch.int64)
 TRACED: dict[str, tuple[Callable[[], Any], torch.Tensor]] = {
     **{
         name: (lambda name=name: nn.Sequential(nn.Linear(4, 4), getattr(nn, name)()), FOUR)
-        for name in "GELU PReLU SELU Softsign Tanhshrink".split()
+        for name in "PReLU SELU Softsign Tanhshrink".split()
     },
-    "GELU by tanh": (lambda: nn.GELU("tanh"), FOUR),
     "threshold": (lambda: nn.Threshold(0.1, -0.2), FOUR),
     "softmaxes": (
         lambda: nn.Sequential(nn.Softmax(-1), nn.LogSoftmax(dim=1), nn.Softmin(-1)),

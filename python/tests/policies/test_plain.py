@@ -40,8 +40,8 @@ def mlp(*args: Any, **kwargs: Any) -> nn.Module:
 
 
 ACTIVATIONS = (
-    "CELU ELU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid Mish ReLU ReLU6 SiLU "
-    "Sigmoid Softplus Softshrink Tanh Identity"
+    "CELU ELU GELU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid Mish ReLU ReLU6 "
+    "SiLU Sigmoid Softplus Softshrink Tanh Identity"
 ).split()
 #: Each network, with what is observed and the actions.
 NETWORKS: dict[str, tuple[Callable[[], Any], dict[Any, Leaf], list[Any]]] = {
@@ -57,6 +57,7 @@ NETWORKS: dict[str, tuple[Callable[[], Any], dict[Any, Leaf], list[Any]]] = {
             nn.LeakyReLU(0.3),
             nn.Softplus(2.0, 5.0),
             nn.Hardtanh(-0.5, 0.7),
+            nn.GELU("tanh"),
         ),
         FOUR,
         ACTION,

@@ -34,6 +34,7 @@ class Form:
         is_raced: a thread may change it without pause while a collector acts.
         is_local: it belongs to the thread that changes it, or reaches every process at once, so
             that no copy is asked what it makes of that.
+        is_of_process: the interpreter or a library holds it, and so each process for itself.
         is_whole_copy: a copy of the module does what the module does.
         undo: puts back what a change has replaced for everybody.
         action: what the module computes of two observed numbers at a level.
@@ -49,6 +50,7 @@ class Form:
     is_mode: bool = False
     is_raced: bool = True
     is_local: bool = False
+    is_of_process: bool = False
     is_whole_copy: bool = True
     undo: Callable[[], Any] | None = None
     action: Callable[[torch.Tensor, int], torch.Tensor] | None = None

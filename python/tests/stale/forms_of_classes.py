@@ -414,7 +414,7 @@ def _patched(name: str, owner: Any, attribute: str, make: Any, replaced: Any) ->
             setattr(owner, attribute, first)
 
     made.__name__, made.__module__ = name, __name__
-    form(NAMES, is_shared=True, undo=undo)(made)
+    form(NAMES, is_shared=True, is_of_process=True, undo=undo)(made)
 
 
 def _relu(level: int) -> Any:

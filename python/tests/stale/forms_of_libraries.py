@@ -73,6 +73,8 @@ state(
     lambda: Stats(mid=torch.zeros(()), gain=0.0, batch_size=[]),
     lambda self: self.held.mid,
     lambda self, level: setattr(self.held, "mid", torch.tensor(float(level))),
+    # A deep copy of a tensorclass has the same TensorDict.
+    is_shared=True,
 )
 state(
     "an entry of a tensordict that is no tensor",

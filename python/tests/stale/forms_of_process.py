@@ -35,6 +35,7 @@ def _flag(name: str, read: Callable[[], Any], write: Callable[[bool], Any], **op
         names="torch|read|flag",
         is_flag=True,
         is_shared=True,
+        is_of_process=True,
         **options,
     )
 

@@ -275,6 +275,7 @@ state(
     lambda: lambda: None,
     lambda self: float(self.held.__doc__ or 0),
     lambda self, level: setattr(self.held, "__doc__", str(level)),
+    names="held|__doc__",
     is_shared=True,
 )
 

@@ -206,7 +206,10 @@ class Life:
                 self._end()
         except Wrong as wrong:
             what, _, text = str(wrong).partition(": ")
-            if self.form.is_whole_copy or not self.cell.is_copied or not self._is_called():
+            is_copied = self.form.is_whole_copy and not (
+                self.form.is_of_process and self.cell.in_process
+            )
+            if is_copied or not self.cell.is_copied or not self._is_called():
                 self._wrong(what, text)
             else:
                 self.total.uncopied.add(self.form.name)

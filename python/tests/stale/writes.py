@@ -163,7 +163,8 @@ def _attribute(name: str, owner: Any) -> Any:
     setattr(owner, name, 0)
 
     def count(policy: Any) -> Any:
-        setattr(owner, name, getattr(owner, name) + 1)
+        # In another process, nothing has set it.
+        setattr(owner, name, getattr(owner, name, 0) + 1)
         return getattr(owner, name)
 
     return count

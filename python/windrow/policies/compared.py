@@ -7,6 +7,7 @@ of the program, none of a library's, refer to by the names in their code.
 
 from __future__ import annotations
 
+import abc
 import builtins
 import collections
 import copyreg
@@ -372,9 +373,18 @@ class Outside:
         }
         whole = f"{kind.__module__}.{kind.__qualname__}"
         self._add(f"{whole}.__bases__", lambda: kind.__bases__)
+        if isinstance(kind, abc.ABCMeta) and not is_library:
+            self._add(f"{whole}.register", lambda: _registered(kind))
         for name in wanted - _UNREAD:
             read = functools.partial(vars(kind).get, name, MISSING)
             self._add(f"{whole}.{name}", read, is_identity=is_library)
+
+
+def _registered(kind: abc.ABCMeta) -> list[object]:
+    """The classes that count as subclasses of ``kind`` since they were registered."""
+    python: Any = abc
+    registered = python._get_dump(kind)[0]
+    return sorted((one() for one in registered), key=id)
 
 
 @functools.lru_cache(maxsize=4096)

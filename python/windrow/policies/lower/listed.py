@@ -43,7 +43,7 @@ TRACED = _names(
     {
         "torch.nn.modules.linear": "NonDynamicallyQuantizableLinear Bilinear",
         "torch.nn.modules.container": "ModuleDict",
-        "torch.nn.modules.activation": "GELU GLU LogSoftmax MultiheadAttention PReLU SELU Softmax "
+        "torch.nn.modules.activation": "GLU LogSoftmax MultiheadAttention PReLU SELU Softmax "
         "Softmin Softsign Tanhshrink Threshold",
         "torch.nn.modules.batchnorm": "BatchNorm1d",
         "torch.nn.modules.flatten": "Flatten Unflatten",

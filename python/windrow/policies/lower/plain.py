@@ -283,8 +283,12 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-@_layer("torch.nn.modules.activation", *_ACTIVATIONS)
+@_layer("torch.nn.modules.activation", "GELU", *_ACTIVATIONS)
 def _activation(writer: _Writer, part: Any, value: Value) -> Value:
+    if type(part) is nn.GELU:
+        return writer.trace.activation(
+            {"none": "GELU", "tanh": "GELUTanh"}[part.approximate], value
+        )
     if getattr(part, "inplace", False) and value.node in writer.kept:
         raise NotLowerable(f"{type(part).__name__} writes into what others read")
     name, numbers = _ACTIVATIONS[type(part).__name__]
