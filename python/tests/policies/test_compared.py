@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from windrow.policies.compared import Outside, changed, look
+from windrow.policies.compared import Named, Outside, changed, look
 
 LEVEL = 0
 HELD = {"level": 0}
@@ -93,10 +93,10 @@ FORMS = [
 def test_a_change_within_a_value_is_seen_and_nothing_else(form: str) -> None:
     value, change = value_of(form)
     reads = {"it": lambda: value}
-    before = look(reads, {})
-    assert not changed(look(reads, {}, before), before)
+    before = look(reads, Named())
+    assert not changed(look(reads, Named(), before), before)
     change()
-    assert changed(look(reads, {}, before), before) == {"it"}
+    assert changed(look(reads, Named(), before), before) == {"it"}
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_a_change_within_a_value_is_seen_and_nothing_else(form: str) -> None:
 )
 def test_what_cannot_be_pickled_or_draws_is_compared_by_identity(value: object) -> None:
     held = [value]
-    before = look({"it": lambda: held}, {})
+    before = look({"it": lambda: held}, Named())
     if value is DRAWS:
         DRAWS.random()
-    assert not changed(look({"it": lambda: held}, {}), before)
+    assert not changed(look({"it": lambda: held}, Named()), before)
     held[0] = threading.Lock()
-    assert changed(look({"it": lambda: held}, {}), before)
+    assert changed(look({"it": lambda: held}, Named()), before)
 
 
 def outer(level: int = 0, *, named: dict[str, int] = {"level": 0}) -> Any:
@@ -170,13 +170,13 @@ def test_a_change_outside_is_named(
 ) -> None:
     outside = Outside(())
     outside.follow([outer, Child.act, Child])
-    before = look(outside.reads, {})
+    before = look(outside.reads, Named())
     DRAWS.random()
     # No name in what runs leads there.
     monkeypatch.setitem(globals(), "UNNAMED", 1)
-    assert not changed(look(outside.reads, {}, before), before)
+    assert not changed(look(outside.reads, Named(), before), before)
     change(monkeypatch)
-    found = changed(look(outside.reads, {}, before), before)
+    found = changed(look(outside.reads, Named(), before), before)
     assert [one for one in found if one.endswith(place)] == sorted(found)
 
 
@@ -188,9 +188,9 @@ def test_what_a_closure_holds_is_named_by_its_variable() -> None:
 
     outside = Outside(())
     outside.follow([read])
-    before = look(outside.reads, {})
+    before = look(outside.reads, Named())
     level.append(1)
-    (found,) = changed(look(outside.reads, {}), before)
+    (found,) = changed(look(outside.reads, Named()), before)
     assert found.endswith("read's level")
 
 
@@ -203,7 +203,7 @@ def test_other_bases_of_a_class_are_named() -> None:
 
     outside = Outside(())
     outside.follow([Told])
-    before = look(outside.reads, {})
+    before = look(outside.reads, Named())
     Told.__bases__ = (Other,)
-    (found,) = changed(look(outside.reads, {}, before), before)
+    (found,) = changed(look(outside.reads, Named(), before), before)
     assert found.endswith("Told.__bases__")

@@ -469,6 +469,9 @@ def _lost(kind: str, added: list[int], happened: int) -> str | None:
     return None if happened == FRAMES else f"happened {happened} times in {FRAMES} calls"
 
 
+#: Two functions in these have one variable, of which each has its own in another process: pickles of
+#: functions hold values.
+APART = {"a cell of two functions", "a subclass in each call"}
 KINDS = {
     "counts": COUNTING,
     "explores": EXPLORING,
@@ -497,9 +500,9 @@ class Run:
     @property
     def makes_sense(self) -> bool:
         # In a process, changes are made there; and what is in a TensorDict is the batch's.
-        return (self.kind, self.place) != ("changes", "processes") and not (
-            self.kind == "handles" and self.is_wrapped
-        )
+        if self.place == "processes" and (self.kind == "changes" or self.name in APART):
+            return False
+        return not (self.kind == "handles" and self.is_wrapped)
 
     def lost(self) -> str | None:
         """What is lost, if it is."""

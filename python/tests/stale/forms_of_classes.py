@@ -143,7 +143,7 @@ state(
 )
 
 
-@form("held|loop", is_shared=True, is_whole=True)
+@form("gains|held|loop", is_shared=True, is_whole=True)
 def functions_made_in_a_loop() -> Any:
     made = []
     for at in range(2):

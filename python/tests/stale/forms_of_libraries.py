@@ -67,13 +67,14 @@ state(
     lambda: Stats(mid=torch.zeros(()), gain=0.0, batch_size=[]),
     lambda self: self.held.gain,
     lambda self, level: setattr(self.held, "gain", float(level)),
+    # A deep copy of a tensorclass has the same TensorDict.
+    is_shared=True,
 )
 state(
     "a tensor of a tensorclass",
     lambda: Stats(mid=torch.zeros(()), gain=0.0, batch_size=[]),
     lambda self: self.held.mid,
     lambda self, level: setattr(self.held, "mid", torch.tensor(float(level))),
-    # A deep copy of a tensorclass has the same TensorDict.
     is_shared=True,
 )
 state(

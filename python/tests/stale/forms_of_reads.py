@@ -367,7 +367,7 @@ def a_deletion_that_shows_the_attribute_of_the_class() -> Any:
     return policy, change
 
 
-@form("kind|held", is_shared=True, is_flag=True, is_raced=False)
+@form("kind|held|register", is_shared=True, is_flag=True, is_raced=False)
 def a_class_that_is_registered_with_an_abstract_one() -> Any:
     class Own(abc.ABC):  # noqa: B024
         pass

@@ -26,6 +26,7 @@ from windrow.policies.compared import (
     IGNORED,
     MISSING,
     Facts,
+    Named,
     Outside,
     Read,
     changed,
@@ -304,7 +305,7 @@ class Attributes:
             what = "their order" if part is None else part or "its class"
             raise self._unsent(f"the parts of {self._name} have changed: {what}")
         code = self._code
-        code.named = _names(parts, tensors)
+        code.named = _named(parts, tensors)
         reads: dict[Any, Read] = {**code.reads} if self._elsewhere else {}
         for part_name, part in parts.items():
             attributes, is_module = vars(part), isinstance(part, nn.Module)
@@ -332,7 +333,8 @@ class Attributes:
 
         class Pickler(pickler()):  # type: ignore[misc]
             def persistent_id(self, value: object) -> tuple[str, str] | None:
-                return names.get(id(value))
+                name: tuple[str, str] | None = names.name_of(value)
+                return name
 
         written: dict[tuple[str, str], bytes | None] = {}
         for part, name in self._changed:
@@ -349,17 +351,20 @@ class Attributes:
         return pickle.dumps(written)
 
 
-def _names(parts: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
-    """The names of parts and weights, which attributes refer to, by ``id``."""
-    return {id(tensor): ("tensor", name) for name, tensor in tensors.items()} | {
-        id(part): ("part", name) for name, part in parts.items()
-    }
+def _named(parts: Mapping[str, Any], tensors: Mapping[str, Any]) -> Named:
+    """Parts and weights, which attributes refer to."""
+    return Named(
+        [
+            *((("tensor", name), tensor) for name, tensor in tensors.items()),
+            *((("part", name), part) for name, part in parts.items()),
+        ]
+    )
 
 
 def _kinds_of(parts: Mapping[str, Any], tensors: Mapping[str, Any]) -> list[tuple[str, object]]:
     """The classes of parts, and which weights are one tensor, by their names."""
-    names = _names({}, tensors)
-    tied = [(name, names[id(tensor)]) for name, tensor in tensors.items()]
+    names = _named({}, tensors)
+    tied = [(name, names.name_of(tensor)) for name, tensor in tensors.items()]
     return [(name, type(part)) for name, part in parts.items()] + [
         (name, first) for name, first in tied if first != ("tensor", name)
     ]

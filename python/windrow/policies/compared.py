@@ -70,12 +70,25 @@ Read = Callable[[], object]
 Facts = dict[Any, tuple[object, bytes | None, list[object]]]
 
 
-def look(reads: Mapping[Any, Read], named: Mapping[int, Any], before: Facts | None = None) -> Facts:
+class Named:
+    """Objects that are compared elsewhere, such as weights, and have names. They are kept, so that
+    no other object gets the ``id`` of one.
+    """
+
+    def __init__(self, named: Iterable[tuple[Any, object]] = ()) -> None:
+        self._held = {id(one): (name, one) for name, one in named}
+
+    def name_of(self, value: object) -> Any:
+        """The name of ``value``; None where it has none."""
+        return self._held.get(id(value), (None,))[0]
+
+
+def look(reads: Mapping[Any, Read], named: Named, before: Facts | None = None) -> Facts:
     """The values of places, as they are now.
 
     Args:
         reads: gives the value of each place, :data:`MISSING` where there is none.
-        named: objects that are compared elsewhere, such as weights: their names, by ``id``.
+        named: objects that are compared elsewhere.
         before: what was there before; what is certain to be the same is used again.
     """
     known: Facts = before or {}
@@ -109,12 +122,12 @@ def _is_still(value: Any, held: bytes | None) -> bool:
     return kind in _FIXED or (kind in _EMPTY and not value and held == _EMPTY[kind])
 
 
-def led_to(value: object, named: Mapping[int, Any]) -> list[object]:
+def led_to(value: object, named: Named) -> list[object]:
     """The objects that ``value`` refers to, if not through those that are ``named``."""
     return _bytes_of(value, named)[1]
 
 
-def _bytes_of(value: object, named: Mapping[int, Any]) -> tuple[bytes | None, list[object]]:
+def _bytes_of(value: object, named: Named) -> tuple[bytes | None, list[object]]:
     """``value`` as bytes, and the objects that it refers to. No bytes where another thread changes
     the value.
     """
@@ -143,16 +156,16 @@ class _Pickler(pickle.Pickler):
     pickled, the identity.
     """
 
-    def __init__(self, stream: io.BytesIO, named: Mapping[int, Any]) -> None:
+    def __init__(self, stream: io.BytesIO, named: Named) -> None:
         super().__init__(stream, protocol=5)
         self._named = named
         #: Kept as long as the bytes, which hold identities.
         self.referred: list[Any] = []
 
     def persistent_id(self, value: Any) -> object:
-        if id(value) in self._named:
+        if (name := self._named.name_of(value)) is not None:
             self.referred.append(value)
-            return self._named[id(value)]
+            return name
         is_identity = isinstance(value, _Identity)
         value = value.value if is_identity else value
         if is_identity or value is MISSING or isinstance(value, _BY_IDENTITY):
@@ -221,7 +234,7 @@ def _parts_of(kind: type) -> Callable[[Any], object] | None:
 
 #: What empty containers pickle to: most attributes of modules are empty.
 _EMPTY: dict[type, bytes | None] = {
-    kind: _bytes_of(kind(), {})[0] for kind in (dict, list, set, collections.OrderedDict)
+    kind: _bytes_of(kind(), Named())[0] for kind in (dict, list, set, collections.OrderedDict)
 }
 
 
@@ -251,7 +264,7 @@ class Outside:
 
     def __init__(self, own: Iterable[str]) -> None:
         self._own = set(own)
-        self.named: Mapping[int, Any] = {}
+        self.named = Named()
         self.reads: dict[str, Read] = {}
         self.names: set[str] = set()
         self.takes_all = False

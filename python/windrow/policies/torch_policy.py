@@ -32,7 +32,7 @@ from windrow.policies.arguments import (
     to_numpy,
 )
 from windrow.policies.beside import attributes_in, load_attributes
-from windrow.policies.compared import MISSING, contents, led_to
+from windrow.policies.compared import MISSING, Named, contents, led_to
 from windrow.policies.cuda_graph import CudaGraph
 from windrow.policies.held import source_of_weights
 from windrow.policies.predictors import Predictor
@@ -647,7 +647,7 @@ class _Over:
 
     def __init__(self, module: torch.nn.Module) -> None:
         own = (*module.modules(), *module.parameters(), *module.buffers())
-        self._own = dict.fromkeys(map(id, own), "own")
+        self._own = Named(("own", one) for one in own)
         found = {
             id(one): one
             for part in module.modules()
@@ -658,7 +658,7 @@ class _Over:
 
     def _refers(self, value: Any) -> bool:
         """Whether ``value`` refers to the module."""
-        return any(id(one) in self._own for one in led_to(value, self._own))
+        return any(self._own.name_of(one) is not None for one in led_to(value, self._own))
 
     def _blank(self, function: FunctionType) -> FunctionType:
         cells = [
