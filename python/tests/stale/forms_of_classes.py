@@ -540,5 +540,6 @@ state(
     lambda self, level: LOGGER.setLevel(level),
     names="LOGGER|level",
     is_shared=True,
+    is_of_process=True,
     undo=lambda: LOGGER.setLevel(0),
 )

@@ -357,7 +357,8 @@ class Outside:
     def _module(self, module: types.ModuleType) -> None:
         is_library = self.is_library(module)
         held = vars(module)
-        for name in self.names & held.keys():
+        # One that makes names up may get them later.
+        for name in self.names if "__getattr__" in held else self.names & held.keys():
             if not (name.startswith("__") and name.endswith("__")):
                 self._entry(held, name, f"{module.__name__}.{name}", is_library=is_library)
 
@@ -388,6 +389,9 @@ class Outside:
         self._add(f"{whole}.__bases__", lambda: kind.__bases__)
         if isinstance(kind, abc.ABCMeta) and not is_library:
             self._add(f"{whole}.register", lambda: _registered(kind))
+        if issubclass(kind, enum.Enum) and not is_library:
+            for member in kind:
+                self._add(f"{whole}.{member.name}", functools.partial(vars, member))
         for name in wanted - _UNREAD:
             read = functools.partial(vars(kind).get, name, MISSING)
             self._add(f"{whole}.{name}", read, is_identity=is_library)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import io
 import pickle
@@ -69,6 +70,9 @@ def pickler() -> type[pickle.Pickler]:
             if isinstance(value, Sendable):
                 # In one piece with what is around it.
                 return _itself, (value.sendable,)
+            if isinstance(value, enum.Enum) and value.name in type(value).__members__:
+                # By value, one whose value has changed would not be found.
+                return getattr, (type(value), value.name)
             plain = _uncompiled(value)
             return super().reducer_override(value) if plain is None else (_compiled, plain)
 
