@@ -17,8 +17,10 @@ from concurrent.futures import ProcessPoolExecutor
 from policies import random_modules
 from stale.forms import FORMS
 from stale.lives import Sum
-from stale.runs import PARTS, beside, run
+from stale.runs import PARTS, by_rows, run, with_effects
 
+#: Processes that run side by side.
+PROCESSES = 2
 #: Random modules of floats in a whole run.
 MODULES = 1000
 #: Violations that are shown.
@@ -55,13 +57,13 @@ def main() -> int:
     options = parser.parse_args()
     seed = random.randrange(10**6) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
-    with ProcessPoolExecutor(PARTS, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
         parts = [pool.submit(run, options, seed, part) for part in range(PARTS)]
-        others = pool.submit(beside, options, seed)
+        others = pool.submit(with_effects, options, seed), pool.submit(by_rows, options, seed)
         total = Sum()
         for part in parts:
             total.add(part.result())
-        acted, counted = others.result()
+        acted, counted = others[0].result(), others[1].result()
     lives = ", ".join(f"{count} {how}" for how, count in total.lives.items())
     print(
         f"{total.changes} changes, {total.rows} rows checked, {len(total.forms)} of {len(FORMS)} forms; lives: {lives}; "

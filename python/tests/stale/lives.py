@@ -95,7 +95,7 @@ class Cell:
     def is_together(self) -> bool:
         """Whether a worker's policy acts for two environments that step together."""
         takes = self.kind not in ("Evaluator", "AsyncBatchedCollector")
-        return takes and zlib.crc32(str(self).encode()) % 2 == 0
+        return takes and zlib.crc32(str(self).encode()) % 4 != 0
 
     @property
     def is_copied(self) -> bool:
@@ -108,8 +108,11 @@ class Cell:
 
     @property
     def cost(self) -> int:
-        """How many things make it take longer: another process, a TensorDict, several changes."""
-        return self.in_process + self.is_wrapped + (self.changer in ("step", "wrapper", "thread"))
+        """How many things make it take longer: another process, a TensorDict, several changes,
+        several captures.
+        """
+        several = self.changer in ("step", "wrapper", "thread")
+        return self.in_process + self.is_wrapped + several + (not self.is_together)
 
     @property
     def makes_sense(self) -> bool:

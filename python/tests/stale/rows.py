@@ -208,7 +208,7 @@ def _wrong_served(name: str, policy: Any) -> tuple[bool, str | None]:
 
 
 def run(drawn: random.Random, seconds: float, wanted: str) -> Counts:
-    """Runs each policy with one number of rows, and with the others, until time is over: half of
+    """Runs each policy with one number of rows, and with the others, until time is over: a third of
     the policies whatever the time is.
     """
     total, end = Counts(), time.monotonic() + seconds
@@ -217,7 +217,7 @@ def run(drawn: random.Random, seconds: float, wanted: str) -> Counts:
     numbers = drawn.sample(ROWS, len(ROWS))
     for turn in range(len(ROWS)):
         for at, name in enumerate(names):
-            if total.cells >= len(names) // 2 and time.monotonic() > end:
+            if total.cells >= len(names) // 3 and time.monotonic() > end:
                 return total
             rows = numbers[(at + turn) % len(ROWS)]
             total.cells += 1

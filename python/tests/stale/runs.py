@@ -33,8 +33,8 @@ from stale.lives import Cell, Sum, cells, contradiction, live
 
 #: Changes in the life of one collector; one where each form comes for the first time.
 CHANGES = 3
-#: Parts of the forms, each in a process of its own.
-PARTS = 2
+#: Parts of the forms, which the processes take in turn.
+PARTS = 4
 #: Modules that have forms of state, and of side effects.
 KINDS = (
     forms_of_classes,
@@ -86,12 +86,16 @@ def _first(cell: Cell, found: list[Cell], total: Sum) -> None:
         live(inline, total, 1)
 
 
-def beside(options: argparse.Namespace, seed: int) -> tuple[effects.Effects, rows.Counts]:
-    """Runs policies with side effects, and those that act by their number of rows."""
+def with_effects(options: argparse.Namespace, seed: int) -> effects.Effects:
+    """Runs policies with side effects."""
     prepare(options)
-    drawn = random.Random(f"{seed} beside")
-    acted = effects.run(drawn, 0.6 * options.seconds, options.only)
-    return acted, rows.run(drawn, 0.4 * options.seconds, options.only)
+    return effects.run(random.Random(f"{seed} effects"), options.seconds / 2, options.only)
+
+
+def by_rows(options: argparse.Namespace, seed: int) -> rows.Counts:
+    """Runs policies that act by their number of rows."""
+    prepare(options)
+    return rows.run(random.Random(f"{seed} rows"), options.seconds / 2, options.only)
 
 
 def prepare(options: argparse.Namespace) -> None:

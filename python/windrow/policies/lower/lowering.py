@@ -169,6 +169,11 @@ class _Weights:
             self.others = [one for one in self._module.buffers() if id(one) not in named]
         return self._held
 
+    def versions(self) -> list[int]:
+        """How often each tensor was written; tensors of inference mode do not count that."""
+        counting = (one for one in self.now().values() if not one.is_inference())
+        return [one._version for one in counting]
+
 
 @dataclass
 class _Known:
@@ -488,7 +493,7 @@ class _Follower:
         if not self._is_current():
             # It is read again before the next batch.
             return None
-        graph = self._known[0].graph
+        graph, versions = self._known[0].graph, self._weights.versions()
         with _as_usual():
             try:
                 called = self._bound(rows)
@@ -510,6 +515,9 @@ class _Follower:
                 for key, value in called.given.items()
             }
             again = graph.difference(called)
+        if versions != self._weights.versions():
+            # Another thread writes weights, which the module and the graph read one after the other.
+            return None
         return found if again is not None and again[0] == found[0] else None
 
 
