@@ -26,8 +26,9 @@ Where to read on, with ``help``:
 - :mod:`windrow.torchrl`: the same, and all else that TorchRL has, for scripts that were written for
   it.
 
-``windrow.Collector``, the other collectors, ``Evaluator``, ``GymEnv`` and ``ReplayBuffer`` are found
-here, too. On the command line, ``windrow --help`` lists commands that collect, measure and look around.
+``windrow.Collector``, the other collectors, ``Evaluator``, ``GymEnv`` and ``ReplayBuffer`` are
+found here, too. On the command line, ``windrow --help`` lists commands that collect, measure and
+look around.
 
 Nothing here imports torch, tensordict or gymnasium before it is used.
 """

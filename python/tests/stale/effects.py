@@ -469,8 +469,8 @@ def _lost(kind: str, added: list[int], happened: int) -> str | None:
     return None if happened == FRAMES else f"happened {happened} times in {FRAMES} calls"
 
 
-#: Two functions in these have one variable, of which each has its own in another process: pickles of
-#: functions hold values.
+#: Two functions in these have one variable, of which each has its own in another process: pickles
+#: of functions hold values.
 APART = {"a cell of two functions", "a subclass in each call"}
 KINDS = {
     "counts": COUNTING,

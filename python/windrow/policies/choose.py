@@ -71,8 +71,8 @@ class Conditions:
         named: the device that the TensorDicts which it is given say that they are on; None for no
             device.
         served: each call has any number of rows, of any environments.
-        alone: which calls with one observation there may be: with 1 row, and None for one that has no
-            dimension for rows.
+        alone: which calls with one observation there may be: with 1 row, and None for one that has
+            no dimension for rows.
         rows: fill calls of a served policy up to so many rows, with copies of the first; None to
             call it with those that there are.
         warmup: calls before its call is recorded as a CUDA graph, which is replayed from then on;

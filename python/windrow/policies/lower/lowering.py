@@ -516,7 +516,7 @@ class _Follower:
             }
             again = graph.difference(called)
         if versions != self._weights.versions():
-            # Another thread writes weights, which the module and the graph read one after the other.
+            # Another thread writes weights, which module and graph read one after the other.
             return None
         return found if again is not None and again[0] == found[0] else None
 
