@@ -315,11 +315,3 @@ def test_schemes_of_weights_need_no_effect_where_the_store_has_it(build) -> None
         ) as told:
             build(Collector, weight_sync_schemes={path: other})
         assert len(told) == 1 and told[0].filename == __file__
-
-
-def test_modules_of_schemes_have_windrows_name_too() -> None:
-    pytest.importorskip("torchrl")
-    from torchrl.weight_update import SharedMemWeightSyncScheme as Theirs
-    from windrow.weight_update import SharedMemWeightSyncScheme as Ours
-
-    assert Ours is Theirs
