@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,8 @@ MORE = 41
 #: Rows of other calls that the graph of a policy whose classes are listed is compared with: of one
 #: environment alone, of few, and of more.
 OTHERS = (None, 1, 2, MORE)
+#: How often the second look compares a row again that differs, and after how many seconds.
+AGAIN, PAUSE = 5, 0.002
 #: How many calls with one row are compared.
 ALONE = 8
 #: The largest number of rows that a policy is evaluated for where it asks how many there are.
@@ -506,19 +509,23 @@ class _Follower:
                 if key in called.given
             }
             found = graph.difference(called)
-            if found is None or not self._is_current():
-                return None
-            # A row that rounding decides, such as one with two actions that are as good, is none to
-            # complain of.
-            called.given = {
-                key: value * (1 + 1e-5) if value.is_floating_point() else value
-                for key, value in called.given.items()
-            }
-            again = graph.difference(called)
-        if versions != self._weights.versions():
-            # Another thread writes weights, which module and graph read one after the other.
-            return None
-        return found if again is not None and again[0] == found[0] else None
+            for _ in range(AGAIN):
+                # Another thread may change the module, and change it back, or write its weights,
+                # which module and graph read one after the other.
+                is_same = self._is_current() and versions == self._weights.versions()
+                if found is None or not is_same:
+                    return None
+                time.sleep(PAUSE)
+                # A row that rounding decides, such as one with two actions that are as good, is
+                # none to complain of.
+                called.given = {
+                    key: value * (1 + 1e-5) if value.is_floating_point() else value
+                    for key, value in called.given.items()
+                }
+                again = graph.difference(called)
+                if again is None or again[0] != found[0]:
+                    return None
+        return found
 
 
 def _compared(
