@@ -24,7 +24,6 @@ from torch import nn
 from windrow._warnings import PerformanceWarning, warn
 from windrow.policies.compared import (
     IGNORED,
-    MISSING,
     Facts,
     Named,
     Outside,
@@ -35,6 +34,7 @@ from windrow.policies.compared import (
 )
 from windrow.policies.held import owner_of, packages_of, parts_of, roots_of
 from windrow.policies.lower.values import NotLowerable
+from windrow.policies.places import MISSING
 from windrow.policies.weights import BESIDE, tensors_of
 from windrow.processes.pickling import pickler
 

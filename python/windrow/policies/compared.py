@@ -32,14 +32,13 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from windrow import _fence
+from windrow.policies.places import MISSING, contents
 
 #: Values that never change.
 _FIXED = {
     *(bool, int, float, complex, str, bytes, type(None), types.CodeType),
     *(torch.dtype, torch.device, torch.Size),
 }
-#: What a place holds where there is nothing.
-MISSING = object()
 #: Objects of learners, from which no policy computes.
 IGNORED = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 #: Objects that each copy draws from for itself.
@@ -236,15 +235,6 @@ def _parts_of(kind: type) -> Callable[[Any], object] | None:
 _EMPTY: dict[type, bytes | None] = {
     kind: _bytes_of(kind(), Named())[0] for kind in (dict, list, set, collections.OrderedDict)
 }
-
-
-def contents(cell: types.CellType) -> object:
-    """What a closure has in ``cell``; :data:`MISSING` for nothing."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        # Its variable was deleted, or not set yet.
-        return MISSING
 
 
 class Outside:

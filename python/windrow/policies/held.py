@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from windrow.policies.compared import IGNORED, Outside, contents, globals_of
+from windrow.policies.compared import IGNORED, Outside, globals_of
+from windrow.policies.places import contents
 from windrow.policies.predictors import Predictor
 from windrow.policies.weights import original, source_of, tensors_of
 

@@ -32,9 +32,10 @@ from windrow.policies.arguments import (
     to_numpy,
 )
 from windrow.policies.beside import attributes_in, load_attributes
-from windrow.policies.compared import MISSING, Named, contents, led_to
+from windrow.policies.compared import Named, led_to
 from windrow.policies.cuda_graph import CudaGraph
 from windrow.policies.held import source_of_weights
+from windrow.policies.places import MISSING, contents
 from windrow.policies.predictors import Predictor
 from windrow.policies.weights import BESIDE, check_weights, copy_weights, tensors_of, widened
 
