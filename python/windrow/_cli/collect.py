@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import time
@@ -15,6 +14,7 @@ import click
 from windrow import collectors, data
 from windrow._cli.policy import ACTIVATIONS, load
 from windrow._cli.text import short
+from windrow._lazy import is_installed
 from windrow._windrow import tensors_to_bytes
 from windrow.collectors._progress import Returns
 
@@ -156,7 +156,7 @@ def _summary(frames: int, seconds: float, returns: Returns) -> str:
 
 
 def _has_terminal() -> bool:
-    return sys.stderr.isatty() and importlib.util.find_spec("tqdm") is not None
+    return sys.stderr.isatty() and is_installed("tqdm")
 
 
 def _check_free(out: Path, force: bool) -> None:

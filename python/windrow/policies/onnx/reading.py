@@ -5,7 +5,6 @@ operators of these, otherwise sessions of onnxruntime.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import re
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import nn
 
 from windrow import _needs
+from windrow._lazy import is_installed
 from windrow.envs._specs import Key, path, short
 from windrow.policies.arguments import to_numpy
 from windrow.policies.onnx.operators import OPERATORS, TYPES, UnknownOperator
@@ -38,7 +38,7 @@ def policy_of(model: Any, backend: str) -> OfArray | OfEntries:
             ``onnxruntime`` is not installed.
     """
     model, name = _loaded(model)
-    if backend == "torch" and _finds("onnxruntime"):
+    if backend == "torch" and is_installed("onnxruntime"):
         return _shell(_Session(model.SerializeToString(), name))
     try:
         return _shell(_Program(model, name))
@@ -59,7 +59,7 @@ def in_python(policy: Any) -> Any:
     program = getattr(policy, "program", None)
     return (
         _shell(_Session(program.written, program.name))
-        if isinstance(program, _Program) and _finds("onnxruntime")
+        if isinstance(program, _Program) and is_installed("onnxruntime")
         else policy
     )
 
@@ -79,10 +79,6 @@ def _loaded(model: Any) -> tuple[Any, str]:
         raise ValueError(
             f"policy={str(model)!r}: expected an ONNX file, which it is not: {error}"
         ) from error
-
-
-def _finds(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
 
 
 class _Port(NamedTuple):
