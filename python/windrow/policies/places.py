@@ -24,6 +24,7 @@ class Places:
         self._sizes: list[tuple[Any, int]] = []
         self._kinds: list[tuple[object, type]] = []
         self._entries: list[tuple[dict[Any, Any], Any, Any]] = []
+        self._orders: list[tuple[dict[Any, Any], list[Any]]] = []
         self._items: list[tuple[list[Any], int, Any]] = []
         self._functions: dict[int, tuple[Any, Any, Any, Any]] = {}
         self._cells: list[tuple[types.CellType, Any]] = []
@@ -36,6 +37,7 @@ class Places:
             self._kinds,
             self._entries,
             MISSING,
+            orders=self._orders,
             items=self._items,
             functions=list(self._functions.values()),
             cells=self._cells,
@@ -65,13 +67,21 @@ class Places:
         return (id(held), key) in self._noted
 
     def whole(self, held: dict[Any, Any] | list[Any]) -> None:
-        """Notes all entries of a dictionary, or items of a list, and how many there are."""
+        """Notes all entries of a dictionary, or items of a list, in their order, and how many there
+        are.
+        """
         self.size(held)
         if isinstance(held, list):
             self._items += [(held, number, one) for number, one in enumerate(held)]
             return
+        self.order(held)
         for key in held:
             self.entry(held, key)
+
+    def order(self, held: dict[Any, Any]) -> None:
+        """Notes in which order the keys of a dictionary come."""
+        if len(held) > 1:
+            self._orders.append((held, list(held)))
 
     def function(self, function: types.FunctionType) -> bool:
         """Notes what a function is made of, but for its cells; False if it is noted already."""
@@ -121,7 +131,7 @@ def contents(cell: types.CellType) -> object:
 
 
 def slots(dictionaries: Iterable[dict[Any, Any]]) -> Readings:
-    """Says whether ``dictionaries`` have the same entries as now."""
+    """Says whether ``dictionaries`` have the same entries as now, in the same order."""
     places = Places()
     for one in dictionaries:
         places.whole(one)

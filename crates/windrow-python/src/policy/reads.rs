@@ -9,13 +9,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyType};
 use pyo3::{PyTraverseError, PyVisit, intern};
 
-/// Sizes and classes of objects, values of dictionaries, lists and cells, and what functions are
-/// made of, as they were read.
+/// Sizes and classes of objects, values of dictionaries, lists and cells, the order of keys, and what
+/// functions are made of, as they were read.
 #[pyclass(frozen, module = "windrow._windrow")]
 pub(super) struct Readings {
     sizes: Vec<(Py<PyAny>, usize)>,
     classes: Vec<(Py<PyAny>, Py<PyType>)>,
     entries: Vec<Entry>,
+    orders: Vec<(Py<PyDict>, Vec<Py<PyAny>>)>,
     items: Vec<(Py<PyList>, usize, Py<PyAny>)>,
     functions: Vec<Function>,
     /// A cell, and what it held; None where it was empty.
@@ -37,8 +38,8 @@ struct Function(Py<PyAny>, Py<PyAny>, Py<PyAny>, Py<PyAny>);
 #[pymethods]
 impl Readings {
     /// `sizes` and `classes` are of the objects before them, and `missing` is in the place of
-    /// values whose keys are not there, and of what empty cells hold. `more` may name `items`
-    /// of lists, `functions` and `cells`.
+    /// values whose keys are not there, and of what empty cells hold. `more` may name `orders` of
+    /// keys, `items` of lists, `functions` and `cells`.
     #[new]
     #[pyo3(signature = (sizes, classes, entries, missing, **more))]
     fn new(
@@ -59,6 +60,7 @@ impl Readings {
             sizes,
             classes,
             entries: entries.collect(),
+            orders: named(more, "orders")?,
             items: named(more, "items")?,
             functions: named(more, "functions")?,
             cells: cells
@@ -68,7 +70,7 @@ impl Readings {
         })
     }
 
-    /// Whether all sizes and classes are the same by now, and each value the same object.
+    /// Whether all sizes, classes and orders are the same by now, and each value the same object.
     fn is_same(&self, py: Python<'_>) -> PyResult<bool> {
         for (object, size) in &self.sizes {
             if object.bind(py).len()? != *size {
@@ -92,6 +94,7 @@ impl Readings {
             item.is_ok_and(|item| item.is(value))
         };
         Ok(self.items.iter().all(is_there)
+            && self.have_same_orders(py)?
             && self.have_same_functions(py)?
             && self.have_same_cells(py)?)
     }
@@ -108,6 +111,12 @@ impl Readings {
             visit.call(&entry.dict)?;
             visit.call(&entry.key)?;
             visit.call(&entry.value)?;
+        }
+        for (dict, keys) in &self.orders {
+            visit.call(dict)?;
+            for key in keys {
+                visit.call(key)?;
+            }
         }
         for (list, _, value) in &self.items {
             visit.call(list)?;
@@ -127,6 +136,29 @@ impl Readings {
 }
 
 impl Readings {
+    fn have_same_orders(&self, py: Python<'_>) -> PyResult<bool> {
+        for (dict, keys) in &self.orders {
+            let dict = dict.bind(py);
+            let is_same = if dict.is_exact_instance_of::<PyDict>() {
+                dict.iter()
+                    .map(|(key, _)| key.as_ptr())
+                    .eq(keys.iter().map(Py::as_ptr))
+            } else {
+                // An `OrderedDict` has an order of its own.
+                let now: Vec<Py<PyAny>> = dict
+                    .as_any()
+                    .try_iter()?
+                    .map(unbound)
+                    .collect::<PyResult<_>>()?;
+                now.iter().map(Py::as_ptr).eq(keys.iter().map(Py::as_ptr))
+            };
+            if !is_same {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     fn have_same_functions(&self, py: Python<'_>) -> PyResult<bool> {
         for Function(function, code, defaults, keyword_defaults) in &self.functions {
             let function = function.bind(py);
@@ -156,6 +188,10 @@ impl Readings {
         }
         Ok(true)
     }
+}
+
+fn unbound(found: PyResult<Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
+    found.map(Bound::unbind)
 }
 
 /// The list that is called `name` in `more`, or none.

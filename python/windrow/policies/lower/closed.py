@@ -54,29 +54,28 @@ class Closed:
         self, codes: Mapping[types.CodeType, dict[str, Any]], values: Iterable[Any]
     ) -> None:
         self._places = Places()
-        self._orders: list[tuple[Any, list[Any]]] = []
         #: Which classes count as subclasses of abstract ones, where the user's code asks.
         self._abstract: object = None
         #: Those that names are looked up in.
         self._classes: dict[type, None] = {}
         for code, scope in codes.items():
             self._look_up(code, scope)
+        read: dict[int, Any] = {}
         for value in values:
+            read[id(value)] = value
             self._value(value)
         names = {name for code in codes for name in (code.co_name, *code.co_names)}
         for kind in self._classes:
             if kind not in (object, type):
-                self._class(kind, names)
+                self._class(kind, names, read)
         for hooks in global_hooks():
             self._places.size(hooks)
         self._readings = self._places.readings()
 
     def is_same(self) -> bool:
         """Whether all of these places hold what they held."""
-        return (
-            self._readings.is_same()
-            and all(list(order) == keys for order, keys in self._orders)
-            and (self._abstract is None or self._abstract == abc.get_cache_token())
+        return self._readings.is_same() and (
+            self._abstract is None or self._abstract == abc.get_cache_token()
         )
 
     def _value(self, value: Any) -> None:
@@ -88,8 +87,9 @@ class Closed:
         is_plain = isinstance(value, PLAIN) and not isinstance(value, enum.Enum)
         if is_plain and hasattr(value, "__dict__"):
             raise Unproved(f"{kind.__name__} is a plain value with attributes")
-        if isinstance(value, collections.OrderedDict) and value:
-            self._orders.append((value, list(value)))
+        if isinstance(value, dict) and type(value) in (dict, collections.OrderedDict):
+            # Torch 2.8 guards the order of neither.
+            self._places.order(value)
         if isinstance(value, functools._lru_cache_wrapper) and not is_library(
             getattr(value.__wrapped__, "__globals__", {})
         ):
@@ -108,10 +108,8 @@ class Closed:
         defaults, keywords = function.__defaults__ or (), function.__kwdefaults__ or {}
         for name in keywords:
             self._found(self._places.entry(keywords, name))
-        can_change = any(
-            isinstance(one, (list, dict, set)) for one in (*defaults, *keywords.values())
-        )
-        if can_change and not is_library(function.__globals__):
+        may_change = any(map(can_change, (*defaults, *keywords.values())))
+        if may_change and not is_library(function.__globals__):
             raise Unproved(f"{function.__name__}() has a default that can be changed")
         for cell in function.__closure__ or ():
             held = contents(cell)
@@ -137,7 +135,7 @@ class Closed:
                     # Torch takes the results of some for constants.
                     raise Unproved(f"{code.co_name}() calls {module}.{value.__name__}()")
 
-    def _class(self, kind: type, names: set[str]) -> None:
+    def _class(self, kind: type, names: set[str], read: dict[int, Any]) -> None:
         if issubclass(kind, enum.Enum):
             # Torch takes members for constants.
             for member in kind.__members__.values():
@@ -149,7 +147,16 @@ class Closed:
         own = own_dict(kind)
         self._places.size(own)
         for name in names & own.keys():
-            self._found(self._places.entry(own, name))
+            value = self._places.entry(own, name)
+            self._found(value)
+            if can_change(value) and id(value) not in read and not is_library(_globals_of(kind)):
+                # Some versions of torch read these without a guard.
+                raise Unproved(f"{kind.__name__}.{name} can be changed")
+
+
+def can_change(value: object) -> bool:
+    """Whether ``value`` is a container that can be changed in place."""
+    return isinstance(value, (list, dict, set))
 
 
 def is_library(scope: Mapping[str, Any]) -> bool:

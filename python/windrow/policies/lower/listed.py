@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import enum
-import operator
 import sys
 import types
 from collections.abc import Callable
@@ -180,7 +179,6 @@ class Listed:
         self._places = Places()
         for held in (*global_hooks(), origin.own_dict(torch.Tensor)):
             self._places.size(held)
-        self._orders: list[tuple[dict[Any, Any], list[Any]]] = []
         self._sets: list[tuple[Any, Any]] = []
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._arrays: list[tuple[Any, bytes]] = []
@@ -208,7 +206,6 @@ class Listed:
         try:
             return (
                 all(look.is_same() for look in self._looks)
-                and all(all(map(operator.is_, held, keys)) for held, keys in self._orders)
                 and all(held == items for held, items in self._sets)
                 and all(
                     one.dtype is dtype and one.shape == shape for one, dtype, shape in self._shapes
@@ -269,7 +266,7 @@ class Listed:
 
     def _parts(self, where: str, held: dict[str, Any]) -> None:
         """The parameters, buffers or modules in a part."""
-        self._order(held)
+        self._places.whole(held)
         for name, one in held.items():
             if isinstance(one, nn.Module):
                 self._object(f"{where}.{name}", one)
@@ -277,12 +274,6 @@ class Listed:
                 type(one) not in (torch.Tensor, nn.Parameter) or id(one) not in self._weights
             ):
                 raise NotListed(f"{where}.{name} is no tensor, or none of the policy's own")
-
-    def _order(self, held: Any) -> None:
-        """What is in a list or a dictionary, and in which order."""
-        self._places.whole(held)
-        if isinstance(held, dict) and len(held) > 1:
-            self._orders.append((held, list(held)))
 
     def _value(self, where: str, value: Any, *, are_tensors: bool = False) -> None:
         """What an attribute holds."""
@@ -314,7 +305,7 @@ class Listed:
         if isinstance(value, (set, frozenset)):
             self._sets.append((value, set(value)))
         elif not isinstance(value, tuple):
-            self._order(value)
+            self._places.whole(value)
         if isinstance(value, (list, tuple)):
             inner: Any = enumerate(value)
         else:

@@ -36,10 +36,12 @@ TRIED = {(2, 8), (2, 11), (2, 15)}
 SETTINGS = {
     "allow_rnn": True,
     "capture_scalar_outputs": False,
-    "invalidate_compile_context_weakrefs": True,
     "recompile_limit": 64,
     "skip_nnmodule_hook_guards": False,
+    # Torch would not look at weights and classes below dictionaries that have not changed.
+    "skip_tensor_guards_with_matching_dict_tags": False,
     "suppress_errors": False,
+    "use_recursive_dict_tags_for_guards": False,
 }
 #: One capture at a time: parts of torch are replaced meanwhile.
 CAPTURING = threading.RLock()
@@ -96,6 +98,7 @@ class Recorder:
         self._function, self._conditions = function, conditions
         self._found: Record | None = None
         self._answers: tuple[Any, ...] | None = None
+        self._tracing: tuple[Any, torch.fx.GraphModule] | None = None
         with _settings():
             self._compiled = torch.compile(function, fullgraph=True, backend=_backend)
 
@@ -146,6 +149,9 @@ class Recorder:
                 pass
         # Torch's own record refers to the weights, which could not be swapped.
         found, self._found = self._found, None
+        tracing, self._tracing = self._tracing, None
+        if tracing is not None:
+            _forget_weights(*tracing)
         if found is None:
             raise Unproved("it computes nothing that depends on its inputs")
         doubt = found.doubt or next(iter(watched.caught), None)
@@ -162,6 +168,7 @@ class Recorder:
     def take(self, graph: torch.fx.GraphModule) -> None:
         """Notes what torch has captured, and what it knows of that by now."""
         output = _output_graph()
+        self._tracing = output.tracing_context, graph
         # Torch forgets most of it once it has the graph.
         self._found = Record(
             graph,
@@ -350,6 +357,20 @@ def python_generators() -> Any:
 
 
 # What torch keeps of a capture
+
+
+def _forget_weights(context: Any, graph: torch.fx.GraphModule) -> None:
+    """Frees torch's weak references to weights, which could not be swapped otherwise. Torch 2.8
+    keeps them, and has no setting for it.
+    """
+    context.tensor_to_context.clear()
+    examples = [node.meta.get("example_value") for node in graph.graph.nodes]
+    for mode in {context.fake_mode, *(getattr(one, "fake_mode", None) for one in examples)} - {
+        None
+    }:
+        describer = mode.fake_tensor_converter.meta_converter.describer
+        describer.lookup_tensor.clear()
+        describer.lookup_storage.clear()
 
 
 def _output_graph() -> Any:
