@@ -47,15 +47,18 @@ class Telling(gymnasium.Env[Any, Any]):
 
 KEYS = ["at", "pair", ("end", "sum")]
 
+
+def telling(env: Any = None) -> GymWrapper:
+    return GymWrapper(env or Telling(), info_keys=KEYS, categorical_action_encoding=True)
+
+
 #: Environments that tell, with the number of dimensions that batches have for them.
 TELLING = {
-    "one": (lambda: GymWrapper(Telling(), info_keys=KEYS), 0),
-    "several": (lambda: SerialEnv(2, lambda: GymWrapper(Telling(), info_keys=KEYS)), 1),
+    "one": (telling, 0),
+    "several": (lambda: SerialEnv(2, telling), 1),
     **{
         f"a vector, {mode.value}": (
-            lambda mode=mode: GymWrapper(
-                SyncVectorEnv([Telling] * 2, autoreset_mode=mode), info_keys=KEYS
-            ),
+            lambda mode=mode: telling(SyncVectorEnv([Telling] * 2, autoreset_mode=mode)),
             1,
         )
         for mode in AutoresetMode
@@ -279,20 +282,20 @@ class Agent(torch.nn.Module):
 
 def named(observation: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     assert at.dtype == torch.int64
-    return torch.nn.functional.one_hot((observation[..., 0].long() + at) % 2, 2)
+    return (observation[..., 0].long() + at) % 2
 
 
 def with_tensordict(td: Any) -> Any:
-    return td.set("action", torch.nn.functional.one_hot(td["at"] % 2, 2))
+    return td.set("action", td["at"] % 2)
 
 
 #: Policies that an environment with one observation takes, each with what it needs of info.
 POLICIES: dict[str, Any] = {
     "module": Agent(),
     "method": Agent().get_action_and_value,
-    "function": lambda anything: torch.nn.functional.one_hot(anything[..., 0].long() % 2, 2),
-    "inputs": lambda *inputs: torch.nn.functional.one_hot(inputs[0][..., 0].long() % 2, 2),
-    "names": lambda observation: torch.nn.functional.one_hot(observation[..., 0].long() % 2, 2),
+    "function": lambda anything: anything[..., 0].long() % 2,
+    "inputs": lambda *inputs: inputs[0][..., 0].long() % 2,
+    "names": lambda observation: observation[..., 0].long() % 2,
     "names info": named,
     "tensordict": with_tensordict,
 }

@@ -34,7 +34,7 @@ class Ones(torch.nn.Module):
     """Evaluated by torch."""
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.one_hot((observation[..., 0] % 2).long(), 2)
+        return (observation[..., 0] % 2).long()
 
 
 def policy() -> TensorDictModule:

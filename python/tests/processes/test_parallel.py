@@ -113,7 +113,7 @@ def test_chosen_environments_are_shared_and_step_without_the_others(kind, make) 
     whole, twin = kind(3, make), SerialEnv(3, make)
     root, expected = whole.reset(seed=0), twin.reset(seed=0)
     same(root, expected)
-    push = torch.tensor([1, 0]).expand(3, 2)
+    push = torch.zeros_like(whole.rand_action(root)["action"])
     for index, chosen in ((slice(1, None), [1, 2]), ([2, 0], [2, 0]), (-1, [2])):
         some = whole[index]
         assert some.batch_size == (len(chosen),) and some.action_spec.shape[0] == len(chosen)
@@ -167,7 +167,7 @@ def test_collectors_take_them(placement, kind) -> None:
         env = make(2, theirs) if kind == "object" else partial(make, 2, theirs)
 
         def policy(observation):
-            return torch.nn.functional.one_hot((observation[..., 2] > 0).long(), 2)
+            return (observation[..., 2] > 0).long()
 
         with Collector(
             TransformedEnv(env, InitTracker()) if kind == "object" else env,

@@ -61,7 +61,7 @@ def always(choice: int, width: int = 4) -> nn.Linear:
 
 
 def actions(batch: TensorDict) -> dict[str, float]:
-    return {"actions": float(batch["action"][batch["collector", "mask"]][:, 1].float().mean())}
+    return {"actions": float(batch["action"][batch["collector", "mask"]].float().mean())}
 
 
 def process(batch: TensorDict) -> dict[str, float]:
@@ -78,7 +78,7 @@ class Sampled(nn.Module):
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         # A decision by numbers.
         assert not observation.isnan().any()
-        return nn.functional.one_hot(self.net(observation).argmax(-1), 2)
+        return self.net(observation).argmax(-1)
 
 
 def policies() -> dict[str, dict[str, Any]]:
@@ -87,9 +87,7 @@ def policies() -> dict[str, dict[str, Any]]:
     return {
         "lowered": {"policy": module.net},
         "torch": {"policy": TensorDictModule(module, ["observation"], ["action"])},
-        "function": {
-            "policy": lambda observation: nn.functional.one_hot((observation[..., 2] > 0).long(), 2)
-        },
+        "function": {"policy": lambda observation: (observation[..., 2] > 0).long()},
         "factory": {
             "policy_factory": lambda: TensorDictModule(module, ["observation"], ["action"])
         },
@@ -109,7 +107,7 @@ def test_results_of_a_process_are_those_of_a_thread(name) -> None:
 
         options = policies()[name]
         with Evaluator(
-            lambda: GymEnv("CartPole-v1", categorical_action_encoding=name == "recurrent"),
+            lambda: GymEnv("CartPole-v1", categorical_action_encoding=True),
             **options, num_trajectories=3, max_steps=40, seed=4, metrics_fn=keep, backend=backend,
         ) as evaluator:  # fmt: skip
             assert evaluator.backend == backend

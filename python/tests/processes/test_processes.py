@@ -93,7 +93,7 @@ class Greedy(torch.nn.Module):
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         # A decision by numbers.
         assert not observation.isnan().any()
-        return torch.nn.functional.one_hot(self.net(observation).argmax(-1), 2)
+        return self.net(observation).argmax(-1)
 
 
 @pytest.mark.parametrize("module", ["random", "lowered", "torch", "factory", "recurrent"])
@@ -139,7 +139,7 @@ def _categorical(module: TensorDictModule) -> Any:
 
     scores = TensorDictModule(module.module, ["observation"], ["logits"])
     draw = ProbabilisticTensorDictModule(
-        ["logits"], ["action"], distribution_class=torch.distributions.OneHotCategorical
+        ["logits"], ["action"], distribution_class=torch.distributions.Categorical
     )
     return ProbabilisticTensorDictSequential(scores, draw)
 

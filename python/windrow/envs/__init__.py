@@ -1,9 +1,14 @@
 """Environments, native ones and those of Gymnasium and TorchRL.
 
-``GymEnv("CartPole-v1")`` is an environment by its id; collectors also take an environment of
-Gymnasium or TorchRL, or a function that returns any of these. Choices are one-hot as in TorchRL,
-unless ``categorical_action_encoding=True``; where a collector is given a bare id, they are indices,
-as they are for the same id in Rust.
+``GymEnv("CartPole-v1")`` is an environment by its id; collectors also take a bare id, an
+environment or vector of Gymnasium, an environment of TorchRL, or a function that returns any of
+these.
+
+Choices, in actions and observations, are indices in what is Gymnasium's: a bare id,
+``gymnasium.make(...)``, a vector, or a function that returns one of these. :class:`GymEnv` and
+:class:`GymWrapper` have one-hot vectors instead, as in TorchRL, unless
+``categorical_action_encoding=True``. The innermost environment decides, whatever transforms or
+:class:`ParallelEnv` are around it.
 
 One object is one environment, also behind wrappers: a second worker, collector or evaluator refuses
 it, since their steps would mix. Give each a function that makes one. All collectors of a process

@@ -15,8 +15,8 @@ def of(env: Any, kwargs: dict[str, Any] | None = None, own: bool = True) -> Reci
     """The recipe of anything that is an environment: one of windrow, Gymnasium or TorchRL, an id,
     or a function that returns any of these.
 
-    Choices are one-hot as in TorchRL, except under a bare id, which means what it does in Rust:
-    there they are indices.
+    Choices are as in the library that the environment is of: indices in Gymnasium and under an id,
+    one-hot vectors in TorchRL, also where windrow has a class of a name of TorchRL's.
 
     Args:
         kwargs: passed to ``env`` where it is a function.

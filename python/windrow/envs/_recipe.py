@@ -62,7 +62,8 @@ class Gymnasium(Recipe, kind="gymnasium"):
 
     env: Any
     own: bool
-    one_hot: bool = True
+    #: Whether choices are one-hot vectors, as in TorchRL; otherwise indices, as in Gymnasium.
+    one_hot: bool = False
     frame_skip: int = 1
     info: tuple[Entry, ...] = ()
 
@@ -74,7 +75,7 @@ class Vector(Recipe, kind="vector"):
     is_batched = True
     env: Any
     own: bool
-    one_hot: bool = True
+    one_hot: bool = False
     info: tuple[Entry, ...] = ()
 
 

@@ -51,7 +51,9 @@ def observed_by(
         if not _has_specs(env):
             # Of a library whose adapter makes one that has them, or of Gymnasium.
             made = adapted(env)
-            env = made if _has_specs(made) else envs.GymWrapper(env)
+            env = (
+                made if _has_specs(made) else envs.GymWrapper(env, categorical_action_encoding=True)
+            )
         observed, actions = _described(env)
         info = env._known().info if hasattr(env, "_known") else ()
         observed = {
