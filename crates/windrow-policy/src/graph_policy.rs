@@ -153,6 +153,12 @@ impl GraphPolicy {
         &self.graph
     }
 
+    /// The columns that it writes, the actions first, in the graph's own form: an environment may
+    /// take choices in another one.
+    pub fn outputs(&self) -> impl Iterator<Item = &LeafSpec> {
+        self.outputs.iter().map(|(leaf, _)| leaf)
+    }
+
     /// Reads a policy from the JSON that serde has written; its parameters are zero.
     ///
     /// # Errors

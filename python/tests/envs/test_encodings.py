@@ -1,5 +1,5 @@
 """Choices in actions and observations: indices in what is Gymnasium's, one-hot vectors in what has
-a name of TorchRL's.
+a name of TorchRL's. Policies that have other actions than their environment are errors.
 """
 
 from __future__ import annotations
@@ -9,12 +9,21 @@ from functools import partial
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
+import torch
 import torchrl.envs
 from gymnasium.vector import SyncVectorEnv
+from tensordict.nn import TensorDictModule
+from torch import nn
 
 import windrow.torchrl.envs
-from windrow.collectors import Collector
+from windrow.collectors import (
+    AsyncBatchedCollector,
+    Collector,
+    Evaluator,
+    MultiSyncCollector,
+)
 from windrow.envs import (
     AsyncEnvPool,
     EnvCreator,
@@ -90,3 +99,151 @@ def test_what_has_a_name_of_torchrls_has_one_hot_vectors(way: str) -> None:
 @pytest.mark.parametrize("way", TORCHRLS)
 def test_what_has_a_name_of_torchrls_has_indices_where_that_is_asked_for(way: str) -> None:
     assert_choices(TORCHRLS[way](categorical_action_encoding=True), [], [])
+
+
+class Indices(nn.Module):
+    """Rust evaluates it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(4, 2)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return self.scores(observation).argmax(-1)
+
+
+class Called(Indices):
+    """Torch evaluates it."""
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        # A decision by numbers.
+        assert not observation.isnan().any()
+        return super().forward(observation)
+
+
+INDICES: dict[str, Callable[[], Any]] = {
+    "in Rust": Indices,
+    "in torch": Called,
+    "of a TensorDict": lambda: TensorDictModule(Called(), ["observation"], ["action"]),
+    "a function": lambda: lambda observation: (observation[..., 0] > 0).long(),
+    "of NumPy": lambda: lambda observation: np.zeros(np.shape(observation)[:-1], int),
+}
+INDEX = r'"action": expected one-hot int64 \[2\].* got int64.*categorical_action_encoding=True'
+
+
+@pytest.mark.parametrize("policy", INDICES)
+@pytest.mark.parametrize("num_envs", [None, 1, 3])
+def test_an_index_in_the_place_of_a_one_hot_vector_is_an_error_that_names_the_argument(
+    policy: str, num_envs: int | None
+) -> None:
+    with pytest.raises(ValueError, match=INDEX):
+        Collector(GymEnv("CartPole-v1"), INDICES[policy](), num_envs=num_envs, frames_per_batch=6)
+
+
+@pytest.mark.parametrize("policy", ["in Rust", "in torch"])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda env, policy: MultiSyncCollector(
+            [env] * 2, policy, frames_per_batch=8, placement="threads"
+        ),
+        lambda env, policy: MultiSyncCollector(
+            [env] * 2, policy, frames_per_batch=8, placement="processes"
+        ),
+        lambda env, policy: AsyncBatchedCollector([env] * 2, policy, frames_per_batch=8),
+        lambda env, policy: Evaluator(env, policy, backend="thread"),
+        lambda env, policy: Evaluator(env, policy, backend="process"),
+    ],
+    ids=["threads", "processes", "served", "evaluator", "evaluator's process"],
+)
+def test_an_index_in_the_place_of_a_one_hot_vector_is_an_error_wherever_the_policy_acts(
+    build: Callable[..., Any], policy: str
+) -> None:
+    with pytest.raises(ValueError, match=INDEX):
+        build(partial(GymEnv, "CartPole-v1"), INDICES[policy]())
+
+
+def test_an_index_of_a_policy_that_has_to_be_native_is_an_error_that_names_the_argument() -> None:
+    with pytest.raises(
+        ValueError,
+        match="graph policy does not fit CartPole-v1: action: .*categorical_action_encoding=True",
+    ):
+        Collector(
+            partial(GymEnv, "CartPole-v1"),
+            Indices(),
+            frames_per_batch=4,
+            policy_backend="native",
+        )
+
+
+def test_an_index_in_the_place_of_a_one_hot_vector_is_an_error_of_a_step() -> None:
+    env = GymEnv("CartPole-v1", num_envs=2)
+    with pytest.raises(ValueError, match=r"expected shape \(2, 2\).*encoding=True"):
+        env.step(env.reset().set("action", torch.zeros(2, dtype=torch.long)))
+
+
+@pytest.mark.parametrize("num_envs", [None, 1, 3])
+def test_a_one_hot_vector_in_the_place_of_an_index_is_an_error_that_names_the_argument(
+    num_envs: int | None,
+) -> None:
+    def act(observation: torch.Tensor) -> torch.Tensor:
+        return nn.functional.one_hot((observation[..., 0] > 0).long(), 2)
+
+    with pytest.raises(ValueError, match=r"expected int64 \[\].*encoding=False"):
+        Collector("CartPole-v1", act, num_envs=num_envs, frames_per_batch=6)
+
+
+def test_a_one_hot_vector_in_the_place_of_an_index_is_an_error_of_a_step() -> None:
+    env = SerialEnv(2, "CartPole-v1")
+    with pytest.raises(ValueError, match=r"expected shape \(2,\).*encoding=False"):
+        env.step(env.reset().set("action", torch.eye(2, dtype=torch.long)))
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", partial(GymEnv, "CartPole-v1")])
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_a_float_for_each_choice_fits_both_encodings(env: Any, backend: str) -> None:
+    policy = nn.Linear(4, 2)
+    with Collector(env, policy, frames_per_batch=6, policy_backend=backend) as collector:
+        batch = next(collector)
+    best = policy(batch["observation"]).argmax(-1)
+    one_hot = nn.functional.one_hot(best, 2)
+    assert torch.equal(batch["action"], best if env == "CartPole-v1" else one_hot)
+
+
+class Wide(nn.Linear):
+    """Torch evaluates it."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        # A decision by numbers.
+        assert not observation.isnan().any()
+        return super().forward(observation)
+
+
+@pytest.mark.parametrize("policy", [lambda: nn.Linear(4, 3), Wide], ids=["in Rust", "in torch"])
+@pytest.mark.parametrize("placement", ["inline", "threads", "processes"])
+@pytest.mark.filterwarnings("error")
+def test_a_policy_with_three_outputs_for_two_choices_is_an_error_and_no_warning(
+    policy: Callable[[], Any], placement: str
+) -> None:
+    with pytest.raises(
+        ValueError, match=r'"action": expected .* each of \[2\] choices.* got float32 \[3\]'
+    ):
+        Collector("CartPole-v1", policy(), frames_per_batch=4, placement=placement)
+
+
+def test_a_native_policy_with_three_outputs_for_two_choices_is_an_error() -> None:
+    with pytest.raises(ValueError, match="graph policy does not fit CartPole-v1: action: expected"):
+        Collector("CartPole-v1", nn.Linear(4, 3), frames_per_batch=4, policy_backend="native")
+
+
+@pytest.mark.parametrize("placement", ["inline", "threads", "processes"])
+@pytest.mark.parametrize("env", ["CartPole-v1", partial(GymEnv, "CartPole-v1")])
+def test_a_policy_that_reads_other_observations_is_an_error_that_says_which_there_are(
+    env: Any, placement: str
+) -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
+        Collector(env, nn.Linear(3, 2), frames_per_batch=4, placement=placement)
+    assert "the policy was called with 'observation': float32 [4]" in caught.value.__notes__

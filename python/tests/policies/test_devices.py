@@ -103,7 +103,8 @@ def test_environments_observe_on_the_cpu() -> None:
     env = TransformedEnv(GymEnv("CartPole-v1"), ObservationNorm(in_keys=["observation"]))
     env.transform.init_stats(50)
     assert env.transform.state_dict()["loc"].is_cpu
-    assert GymEnv("CartPole-v1").rollout(5, pole("cpu"))["action"].is_cpu
+    cartpole = GymEnv("CartPole-v1", categorical_action_encoding=True)
+    assert cartpole.rollout(5, pole("cpu"))["action"].is_cpu
 
 
 @pytest.mark.usefixtures("elsewhere")

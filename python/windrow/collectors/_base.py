@@ -30,7 +30,6 @@ from windrow.collectors._progress import Loop, Progress
 from windrow.collectors._workers import Devices, Workers
 from windrow.envs._specs import path, set_delta
 from windrow.policies.choose import (
-    UNFIT,
     Choice,
     Conditions,
     Sent,
@@ -38,11 +37,12 @@ from windrow.policies.choose import (
     compiled,
     exploration_name,
     tell_of_python,
+    unfit,
     warmup_of,
 )
 from windrow.policies.weights import WeightSource
 from windrow.processes.blame import held_weights
-from windrow.processes.exceptions import is_refusal
+from windrow.processes.exceptions import refusal
 from windrow.processes.pickling import NoProcesses
 from windrow.processes.setup import sending
 
@@ -98,8 +98,8 @@ class BaseCollector(Control):
     _same: Any = None
     #: The user was warned of a worker that is missed.
     _missed = False
-    #: Worker processes have refused the graph of the policy.
-    _is_refused = False
+    #: Why worker processes have refused the graph of the policy, if they have.
+    _refusal: str | None = None
 
     @takes(CollectorArguments)
     def __init__(self, arguments: CollectorArguments) -> None:
@@ -147,13 +147,10 @@ class BaseCollector(Control):
         self._source = WeightSource(self._core, choice, inline=self._placement == "inline")
         #: Why torch has evaluated the policy from the beginning.
         self._doubted = choice.doubt
-        if (
-            isinstance(choice.core, dict)
-            and choice.core.get("fallback")
-            and self._core.policy_backend() == "torch"
-        ):
-            self._doubted = UNFIT
-            tell_of_python(UNFIT)
+        instead = choice.core.get("fallback") if isinstance(choice.core, dict) else None
+        if instead and self._core.policy_backend() == "torch":
+            self._doubted = instead[0].reason
+            tell_of_python(instead[0].reason)
         choice.tell()
         self._audit = choice.audit if self._core.policy_backend() == "native" else None
         if self._audit is not None:
@@ -191,16 +188,16 @@ class BaseCollector(Control):
         try:
             return self._make_core(arguments)
         except Exception as error:
-            if not is_refusal(error) or isinstance(arguments.policy, Sent):
+            self._refusal = refusal(error)
+            if self._refusal is None or isinstance(arguments.policy, Sent):
                 raise
-        self._is_refused = True
         return self._make_core(arguments)
 
     def _make_core(self, arguments: CollectorArguments) -> Choice:
         """Makes the engine's collector; returns its policy."""
         choice = self._chosen_policy(arguments)
-        if self._is_refused:
-            choice = replace(choice, doubt=UNFIT, surprise="once")
+        if self._refusal is not None:
+            choice = replace(choice, doubt=unfit(self._refusal), surprise="once")
         if self._placement == "processes" and not self._placed and self._workers.factories is None:
             is_torch = isinstance(choice.core, list) and not isinstance(arguments.policy, Sent)
             held = held_weights(_predictors.adapted(arguments.policy)) if is_torch else None
@@ -246,7 +243,7 @@ class BaseCollector(Control):
                 rows=self._rows,
                 warmup=warmup_of(arguments.cudagraph_policy, device),
             ),
-            backend="torch" if self._is_refused else arguments.policy_backend,
+            backend=arguments.policy_backend if self._refusal is None else "torch",
             env=self._workers.given[0],
         )
 

@@ -23,18 +23,18 @@ from windrow.envs._factory import Factory, env_of, is_function
 from windrow.envs._specs import Key
 from windrow.envs._video import Video, filmed
 from windrow.policies.choose import (
-    UNFIT,
     Choice,
     Conditions,
     Sent,
     choose,
     copied_now,
     exploration_name,
+    unfit,
 )
 from windrow.policies.weights import BESIDE, tensors_of, weights_by_id
 from windrow.processes import setup, start
 from windrow.processes.blame import held_weights
-from windrow.processes.exceptions import is_refusal
+from windrow.processes.exceptions import refusal
 from windrow.processes.pickling import NoProcesses
 from windrow.processes.proxy import RemoteEnv
 
@@ -348,8 +348,9 @@ class Evaluator(Ending):
         try:
             self._core = EvaluatorCore(_options(arguments, env, sent, choice, exploration))
         except BaseException as error:
-            if is_refusal(error) and not isinstance(arguments.policy, Sent):
-                self._make(arguments, env, UNFIT)
+            refused = refusal(error)
+            if refused is not None and not isinstance(arguments.policy, Sent):
+                self._make(arguments, env, unfit(refused))
                 return
             self._thaw()
             raise

@@ -88,23 +88,11 @@ class Facts:
                 for v in value.split(list(leaf.nvec or ()), -1)
             ]
             value = torch.cat(chosen, -1)
-        elif (
-            leaf.kind == "one_hot"
-            and not are_scores
-            and not fits
-            and value.numel() == rows * len(leaf.nvec or ())
-        ):
-            indices = value.reshape(rows, -1).long().unbind(-1)
-            value = torch.cat(
-                [
-                    torch.nn.functional.one_hot(index, n)
-                    for index, n in zip(indices, leaf.nvec or ())
-                ],
-                -1,
-            )
         if value.numel() != math.prod(expected):
+            batch = self.batch if rows == self.num_envs else (rows,)
             raise ValueError(
-                f"action {public(leaf.key)!r} of {self.id}: expected shape {(*(self.batch if rows == self.num_envs else (rows,)), *leaf.shape)}, got {tuple(value.shape)}"
+                f"action {public(leaf.key)!r} of {self.id}: expected shape {(*batch, *leaf.shape)}, got {tuple(value.shape)}"
+                + ("" if are_scores else _other_code(leaf, value.numel(), rows))
             )
         value = value.reshape(expected).to(Spec(leaf).dtype)
         if rows < self.num_envs:
@@ -119,6 +107,20 @@ class Facts:
         """
         mask = None if mask is None else mask.reshape(self.num_envs, -1).astype(bool)
         return draw(leaf, noise, (self.num_envs,), mask)
+
+
+def _other_code(leaf: Leaf, numbers: int, rows: int) -> str:
+    """Says how an environment takes choices as so many ``numbers`` for all ``rows``, where these
+    are in the other encoding than ``leaf``, as for policies (``columns.rs``).
+    """
+    options = leaf.nvec or ()
+    if leaf.kind == "one_hot" and numbers == rows * len(options):
+        return "; indices are for GymEnv and GymWrapper with categorical_action_encoding=True"
+    if leaf.kind in ("discrete", "multi_discrete") and numbers == rows * sum(options):
+        return (
+            "; one-hot vectors are for GymEnv and GymWrapper with categorical_action_encoding=False"
+        )
+    return ""
 
 
 def _read(doc: str, get: Callable[[Any], Any]) -> Any:

@@ -41,10 +41,6 @@ _torch_policy = module("windrow.policies.torch_policy")
 _values = module("windrow.policies.lower.values")
 
 BACKENDS = ("auto", "native", "torch")
-#: The reason why Python calls a policy whose graph the engine refuses.
-UNFIT = (
-    "the graph that it was read as does not fit observations, actions or number of the environments"
-)
 EXPLORATION_TYPES = ("random", "mode", "mean", "deterministic")
 
 
@@ -358,6 +354,11 @@ def _surprise(policy: Callable[..., Any], reason: Exception) -> Literal["once", 
     ):
         return None
     return "each time" if isinstance(reason, _values.Unproved) else "once"
+
+
+def unfit(refusal: str) -> str:
+    """The reason why Python calls a policy whose graph the engine refuses."""
+    return f"its graph does not fit the environments ({refusal})"
 
 
 def tell_of_python(doubt: str, often: Literal["once", "each time"] = "once") -> None:

@@ -140,13 +140,11 @@ class TorchPolicy:
         self.groups = [(key, torch.Size(size[len(batch) :])) for key, size in groups]
         before = self._written_buffers()
         with acting(self.conditions.exploration_type, self.conditions.aggregates):
-            if isinstance(self.policy, Predictor):
-                found = self._bind_predictor(inputs, action_keys)
-            elif calls_with_tensordict(self.policy, self.conditions.trust):
-                found = self._bind_tensordict(inputs, action_keys)
-            else:
-                with self._forked():
-                    found = self._bind_tensors(inputs, action_keys)
+            try:
+                found = self._first_call(inputs, action_keys)
+            except Exception as error:
+                error.add_note(f"the policy was called with {_described(inputs)}")
+                raise
             if self.conditions.warmup is not None:
                 with self._forked():
                     self._record(list(inputs.values()), self.conditions.warmup)
@@ -158,6 +156,19 @@ class TorchPolicy:
                 f"the policy writes what no array holds, which batches leave out: {sorted(map(str, self._left_out))}"
             )
         return [([key] if isinstance(key, str) else list(key), value) for key, value in found]
+
+    def _first_call(
+        self, inputs: dict[Key, torch.Tensor], action_keys: list[Key]
+    ) -> list[tuple[Key, torch.Tensor]]:
+        """What the policy writes, from a call with ``inputs``, by which it is known how to call
+        it.
+        """
+        if isinstance(self.policy, Predictor):
+            return self._bind_predictor(inputs, action_keys)
+        if calls_with_tensordict(self.policy, self.conditions.trust):
+            return self._bind_tensordict(inputs, action_keys)
+        with self._forked():
+            return self._bind_tensors(inputs, action_keys)
 
     def act(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs for one step, in the order that :meth:`bind` gave.
@@ -578,6 +589,16 @@ class TorchPolicy:
         deterministic = self.conditions.exploration_type != "random"
         actions, self._state = predictor(given, self._state, first, deterministic)
         return (self._cut(answers.tensor_of(self._ordered[0], actions, self.batch), rows),)
+
+
+def _described(inputs: dict[Key, torch.Tensor]) -> str:
+    """Names, element types and shapes of ``inputs``, for a message."""
+    return ", ".join(
+        f"{public(key)!r}: {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        if isinstance(value, torch.Tensor)
+        else repr(public(key))
+        for key, value in inputs.items()
+    )
 
 
 def copied_module(module: torch.nn.Module) -> torch.nn.Module:

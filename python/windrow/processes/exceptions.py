@@ -32,9 +32,11 @@ class GraphRefused(RuntimeError):
 _OWN = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in (GraphRefused,)}
 
 
-def is_refusal(error: BaseException | None) -> bool:
-    """True where ``error`` says that a worker process refused a graph."""
-    return error is not None and (isinstance(error, GraphRefused) or is_refusal(error.__cause__))
+def refusal(error: BaseException | None) -> str | None:
+    """Why a worker process refused a graph; None where ``error`` says something else."""
+    if error is None or isinstance(error, GraphRefused):
+        return None if error is None else str(error)
+    return refusal(error.__cause__)
 
 
 class RemoteTraceback(Exception):

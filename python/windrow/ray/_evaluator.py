@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from windrow import _needs
 from windrow._lazy import module
 from windrow._windrow import WorkerError
-from windrow.policies.choose import UNFIT, Choice, Conditions, Sent, choose, exploration_name
+from windrow.policies.choose import Choice, Conditions, Sent, choose, exploration_name, unfit
 from windrow.processes import blame, setup
-from windrow.processes.exceptions import is_refusal
+from windrow.processes.exceptions import refusal
 from windrow.ray import _session
 
 if TYPE_CHECKING:
@@ -113,9 +113,10 @@ def build(
     try:
         return choice, RayEvaluatorCore(name, pickled, arguments)
     except Exception as error:
-        if not is_refusal(error):
+        refused = refusal(error)
+        if refused is None:
             raise
-    return build(name, arguments, UNFIT)
+    return build(name, arguments, unfit(refused))
 
 
 def _told(pickle_: Callable[[], bytes]) -> bytes:

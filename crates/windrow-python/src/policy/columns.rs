@@ -1,9 +1,11 @@
 //! From the values that a policy of Python returns to the columns that it writes.
 //!
-//! Policies of torch return actions in several forms: indices, one-hot vectors, or scores of which
-//! the largest is meant, in any element type, and with or without dimensions of size 1. The
-//! engine's columns have one form each. What can be converted without a doubt is converted;
-//! anything that would lose a value is an error that names the column.
+//! Policies of torch return actions in any element type, with or without dimensions of size 1, and
+//! choices as scores of which the largest is meant. The engine's columns have one form each. What
+//! can be converted without a doubt is converted; anything that would lose a value is an error that
+//! names the column. So is a choice in the encoding that the environment does not have, an index in
+//! the place of a one-hot vector or the reverse: what the policy computes beside it, such as
+//! log-probabilities, would not fit the recorded action.
 
 use tensordict::{DType, Element, Tensor, TensorError, for_dtype};
 use windrow::binding::largest;
@@ -46,12 +48,26 @@ impl Column {
         }
     }
 
-    /// Writes `value` for all rows into column `index`; `batch` are the dimensions before those of
-    /// a row.
+    /// Checks that `value` has a form that [`write`](Self::write) takes, for all rows; `batch` are
+    /// the dimensions before those of a row.
     ///
     /// # Errors
-    /// [`PolicyError::Failed`] for another shape, a float in the place of a choice, numbers that
-    /// name no choice, or numbers that the column cannot hold.
+    /// [`PolicyError::Failed`] for another shape, another encoding of choices, or a float in the
+    /// place of a choice.
+    pub(super) fn check(&self, value: &Tensor, batch: &[usize]) -> Result<(), PolicyError> {
+        let fits = has_shape(value.shape(), batch, &self.leaf.shape);
+        let is_float_choice = matches!(self.code, Code::Choices(..)) && value.dtype().is_float();
+        match fits && !is_float_choice || self.are_scores(value, batch) {
+            true => Ok(()),
+            false => Err(self.misfit(value, batch)),
+        }
+    }
+
+    /// Writes `value` for all rows into column `index`; `batch` as for [`check`](Self::check).
+    ///
+    /// # Errors
+    /// Those of [`check`](Self::check); [`PolicyError::Failed`] for numbers that name no choice, or
+    /// that the column cannot hold.
     pub(super) fn write(
         &self,
         value: &Tensor,
@@ -59,26 +75,11 @@ impl Column {
         index: usize,
         out: &mut RowsMut<'_>,
     ) -> Result<(), PolicyError> {
-        let rows = out.envs();
-        // One float for each option of each choice: scores, of which the largest is the choice.
-        if value.dtype().is_float()
-            && let Code::Choices(code, options) = &self.code
-            && has_shape(value, batch, &[options.iter().sum()])
+        self.check(value, batch)?;
+        if let Code::Choices(code, options) = &self.code
+            && self.are_scores(value, batch)
         {
             return self.choose(value, *code, options, index, out);
-        }
-        if let Code::Choices(ChoiceCode::OneHot, options) = &self.code
-            && value.dtype() != DType::Bool
-            && !value.dtype().is_float()
-            && !has_shape(value, batch, &self.leaf.shape)
-            && has_shape(value, batch, &[options.len()])
-        {
-            return self.mark(value, options, index, out);
-        }
-        let is_choice = matches!(self.code, Code::Choices(..));
-        let is_float = value.dtype().is_float() && !self.leaf.dtype.is_float();
-        if !has_shape(value, batch, &self.leaf.shape) || (is_choice && is_float) {
-            return Err(self.misfit(value, rows));
         }
         let value = self.cast(value)?.contiguous();
         for_dtype!(self.leaf.dtype, T => copy::<T>(&value, index, out))?;
@@ -87,6 +88,17 @@ impl Column {
                 self.settle(out.get_mut::<i64>(Key::new(index))?, options)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Whether `value` has a float for each option of each choice: scores, of which the largest is
+    /// the choice.
+    fn are_scores(&self, value: &Tensor, batch: &[usize]) -> bool {
+        match &self.code {
+            Code::Choices(_, options) => {
+                value.dtype().is_float() && has_shape(value.shape(), batch, &[options.iter().sum()])
+            }
+            Code::Values => false,
         }
     }
 
@@ -172,70 +184,60 @@ impl Column {
         Ok(())
     }
 
-    /// Writes the one-hot vectors of choices that are given as indices.
-    fn mark(
-        &self,
-        value: &Tensor,
-        options: &[usize],
-        index: usize,
-        out: &mut RowsMut<'_>,
-    ) -> Result<(), PolicyError> {
-        let value = value
-            .cast(DType::I64)
-            .map_err(PolicyError::failed)?
-            .contiguous();
-        let indices = value.as_slice::<i64>().map_err(PolicyError::failed)?;
-        let actions = out.get_mut::<i64>(Key::new(index))?;
-        actions.fill(0);
-        let width = options.iter().sum::<usize>().max(1);
-        let rows = indices.chunks_exact(options.len().max(1));
-        for (row, indices) in actions.chunks_exact_mut(width).zip(rows) {
-            let mut first = 0;
-            for (&options, &given) in options.iter().zip(indices) {
-                let chosen = usize::try_from(given)
-                    .ok()
-                    .filter(|&chosen| chosen < options);
-                let Some(chosen) = chosen else {
-                    return Err(PolicyError::failed(format!(
-                        "{}: expected the index of one of {options} choices, got {given}",
-                        shown(&self.leaf.key)
-                    )));
-                };
-                row[first + chosen] = 1;
-                first += options;
-            }
-        }
-        Ok(())
-    }
-
     /// The error of a value that has another shape or kind than the column.
-    fn misfit(&self, value: &Tensor, rows: usize) -> PolicyError {
-        let expected = match &self.code {
-            Code::Values => format!("{} {:?}", self.leaf.dtype, self.leaf.shape.as_slice()),
-            Code::Choices(ChoiceCode::Index, n) => format!(
-                "int64 {:?}, or a float for each of {n:?} choices",
-                self.leaf.shape.as_slice()
-            ),
-            Code::Choices(ChoiceCode::OneHot, _) => format!(
-                "one-hot int64 {:?}, an index, or a float for each choice",
-                self.leaf.shape.as_slice()
-            ),
+    fn misfit(&self, value: &Tensor, batch: &[usize]) -> PolicyError {
+        let shape = self.leaf.shape.as_slice();
+        let (expected, other) = match &self.code {
+            Code::Values => (format!("{} {shape:?}", self.leaf.dtype), None),
+            Code::Choices(code, options) => {
+                let other = other_code(*code, options, value.dtype(), value.shape(), batch);
+                let scores = format!("or a float for each of {options:?} choices");
+                let expected = match code {
+                    ChoiceCode::Index => format!("int64 {shape:?}, {scores},"),
+                    ChoiceCode::OneHot => format!("one-hot int64 {shape:?}, {scores},"),
+                };
+                (expected, other)
+            }
         };
         PolicyError::failed(format!(
-            "{}: expected {expected} for each of {rows} environments, got {} {:?} for all",
+            "{}: expected {expected} for each of {} environments, got {} {:?} for all{}",
             shown(&self.leaf.key),
+            batch.iter().product::<usize>(),
             value.dtype(),
-            value.shape()
+            value.shape(),
+            other.unwrap_or_default()
         ))
     }
 }
 
-/// Whether `value` has the dimensions `batch` and then `shape`; those of size 1 may be left out or
+/// Says how an environment takes choices in the encoding that values of `dtype` and `shape` have,
+/// where that is the other one than its `code`.
+pub(super) fn other_code(
+    code: ChoiceCode,
+    options: &[usize],
+    dtype: DType,
+    shape: &[usize],
+    batch: &[usize],
+) -> Option<&'static str> {
+    let (size, way) = match code {
+        ChoiceCode::OneHot => (
+            options.len(),
+            "; indices are for GymEnv and GymWrapper with categorical_action_encoding=True",
+        ),
+        ChoiceCode::Index => (
+            options.iter().sum(),
+            "; one-hot vectors are for GymEnv and GymWrapper with categorical_action_encoding=False",
+        ),
+    };
+    (!dtype.is_float() && has_shape(shape, batch, &[size])).then_some(way)
+}
+
+/// Whether `shape` is that of `batch` and then of a `row`; dimensions of size 1 may be left out or
 /// added.
-fn has_shape(value: &Tensor, batch: &[usize], shape: &[usize]) -> bool {
+fn has_shape(shape: &[usize], batch: &[usize], row: &[usize]) -> bool {
     let wide = |size: &&usize| **size != 1;
-    let expected = batch.iter().chain(shape);
-    expected.filter(wide).eq(value.shape().iter().filter(wide))
+    let expected = batch.iter().chain(row);
+    expected.filter(wide).eq(shape.iter().filter(wide))
 }
 
 /// The first number that is another one in `cast`; `T` can hold those of both.

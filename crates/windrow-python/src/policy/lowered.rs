@@ -18,7 +18,7 @@ use windrow::{LeafSpec, RowsMut, Weights, error_chain};
 use super::Makers;
 use super::network::{BESIDE, Lost, Network};
 use super::torch::TorchPolicy;
-use crate::gc::GcRoots;
+use crate::gc::{GcRef, GcRoots};
 use crate::gil::{self, attach};
 
 /// Who acts where a network does not fit, or no longer does.
@@ -173,9 +173,10 @@ impl Policy for Lowered {
                 });
                 Ok(bound)
             }
-            (Err(_), Instead::Here(makers)) => {
+            (Err(error), Instead::Here(makers)) => {
                 let mut policy = TorchPolicy::new(makers.clone(), self.worker);
                 let bound = policy.bind(binding)?;
+                tell_why(makers.maker(self.worker), &error)?;
                 self.called = Some(Called {
                     policy,
                     takes: None,
@@ -272,6 +273,12 @@ fn makers_of(pickled: &[u8], roots: &GcRoots) -> Result<Makers, PolicyError> {
         };
         read().map_err(|raised: PyErr| PolicyError::failed(roots.raised(py, raised)))
     })
+}
+
+/// Says to the function that makes the module why that acts in the place of the network: `error`.
+fn tell_why(maker: &GcRef, error: &PolicyError) -> Result<(), PolicyError> {
+    attach(|py| gil::call_method(maker.bind(py), "unfit", (error_chain(error),)).map(drop))
+        .map_err(|raised: PyErr| PolicyError::failed(raised))
 }
 
 /// The exception by which Python knows that a worker process cannot evaluate the network.

@@ -89,10 +89,15 @@ impl Makers {
         }
         // Called without this lock: it is the user's code, which may take any time and give the
         // interpreter's lock up.
-        let maker = self.makers[worker.min(self.makers.len() - 1)].bind(py);
-        let object = self.roots.hold(&gil::call(maker, (), None)?);
+        let object = gil::call(self.maker(worker).bind(py), (), None)?;
+        let object = self.roots.hold(&object);
         lock(&self.made).insert(worker, object.clone());
         Ok(object)
+    }
+
+    /// The function that makes the object of worker `worker`.
+    fn maker(&self, worker: usize) -> &GcRef {
+        &self.makers[worker.min(self.makers.len() - 1)]
     }
 }
 

@@ -10,10 +10,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde::Deserialize;
 use tensordict::{NestedKey, Tensor, TensorDict};
-use windrow::envs::{EnvError, StateVisitor};
+use windrow::envs::{ChoiceCode, EnvError, EnvSpec, StateVisitor};
 use windrow::policy::{Binding, GraphPolicy, Policy, PolicyError, PolicyIn, PolicySpec};
 use windrow::{RowsMut, error_chain};
 
+use super::columns::other_code;
 use crate::batch;
 
 /// A graph and its weights.
@@ -187,11 +188,30 @@ impl Network {
     /// Also [`PolicyError::Failed`] where the graph does not hold for so many environments.
     pub(super) fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
         let envs = (binding.num_envs, binding.batched);
-        let way = "choose such a number, or leave policy_backend=\"native\" out, so that the policy is called";
+        let way = "a native policy needs such a number, and Python calls it otherwise";
         self.holds.check(envs, way)?;
-        let bound = self.policy.bind(binding)?;
+        let bound = self.policy.bind(binding);
+        let bound = bound.map_err(|error| self.explained(error, binding.spec))?;
         self.bound = Some(envs);
         Ok(bound)
+    }
+
+    /// `error` of the graph in environments of `env`, with the argument that changes how choices
+    /// are encoded, if the graph has the other encoding.
+    #[cold]
+    fn explained(&self, mut error: PolicyError, env: &EnvSpec) -> PolicyError {
+        let actions = env.action.leaves("action");
+        let mut ways = actions.iter().zip(self.policy.outputs());
+        let way = ways.find_map(|((_, spec), own)| {
+            let code = ChoiceCode::of(spec);
+            other_code(code, spec.choices()?, own.dtype, &own.shape, &[])
+        });
+        if let (PolicyError::Fit { what, got, .. }, Some(way)) = (&mut error, way)
+            && what == "action"
+        {
+            got.push_str(way);
+        }
+        error
     }
 
     /// As [`Policy::load`], with all weights of the user's module, and the graph that the module is

@@ -9,7 +9,7 @@
 //! in the thread that publishes or asks for weights. Each call takes the interpreter's lock, so the
 //! policies of several threads take turns, except where torch gives the lock up.
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
@@ -98,7 +98,8 @@ impl TorchPolicy {
     }
 
     /// Calls the policy once with first observations. Only a call shows which entries it writes,
-    /// and their shapes and element types.
+    /// and their shapes and element types. Actions that do not fit the environment are an error
+    /// now, before anything is collected.
     fn probe(&self, py: Python<'_>, binding: &Binding<'_>) -> PyResult<Known> {
         let object = self.makers.get(py, self.worker)?;
         let env = binding.spec;
@@ -132,10 +133,11 @@ impl TorchPolicy {
         let mut columns = Vec::new();
         let leaves_of_actions = env.action_leaves();
         for ((leaf, (_, spec)), (_, value)) in leaves_of_actions.iter().zip(&actions).zip(&found) {
-            // A value that cannot be read fails when it is written, with an error that names it.
-            let dtype = batch::from_torch(value).map_or(leaf.dtype, |value| value.dtype());
-            let column = Column::of_action(env.column_for(leaf, dtype), spec);
-            warn_of_cast(py, &column, dtype)?;
+            let value = output(&leaf.key, value)?;
+            let column = Column::of_action(env.column_for(leaf, value.dtype()), spec);
+            let fits = column.check(&value, &batch);
+            fits.map_err(|error| PyValueError::new_err(error_chain(&error)))?;
+            warn_of_cast(py, &column, value.dtype())?;
             columns.push(column);
         }
         for (names, value) in &found[columns.len()..] {
