@@ -25,10 +25,12 @@ IDS = ["CartPole-v1", "Pendulum-v1", "Blackjack-v1", "Taxi-v4"]
 
 
 def as_given(env_name: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Native rewards are Gymnasium's; those of classic control and Blackjack are single numbers, as
-    of Gymnasium's own CartPole vector.
+    """Native rewards are Gymnasium's; those of classic control and Blackjack have the digits of
+    single precision.
     """
-    return lambda rewards: rewards if env_name == "Taxi-v4" else rewards.astype(np.float32)
+    if env_name == "Taxi-v4":
+        return lambda rewards: rewards
+    return lambda rewards: rewards.astype(np.float32).astype(np.float64)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -50,6 +52,26 @@ def test_threads_give_the_same_bits(id: str, mode: AutoresetMode) -> None:
         210,
         as_given(id),
     )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"workers": 2},
+        {"native": False},
+        {"native": False, "workers": 2},
+        {"transforms": StepCounter()},
+    ],
+    ids=str,
+)
+def test_rewards_are_double_precision_whatever_steps_the_environments(
+    options: dict[str, Any],
+) -> None:
+    envs = windrow.make_vec("CartPole-v1", 2, **options)
+    envs.reset(seed=0)
+    assert envs.step(np.zeros(2, np.int64))[1].dtype == np.float64
+    envs.close()
 
 
 def test_arguments_reach_native_environments() -> None:

@@ -66,8 +66,6 @@ class EngineVector(Exchange):
         self._acts_bare = len(acted) == 1
         self._given_seeds = [-1] * self.num_envs
         self._exchange(batch)
-        if self._exact is not None:
-            self._rewarded = np.float64
         #: In the mode DISABLED, those whose episode has ended.
         self._over: set[int] = set()
         #: In the mode NEXT_STEP, those whose next step begins an episode.
@@ -134,9 +132,9 @@ class EngineVector(Exchange):
         )
 
     def _rewards(self, seen: Sequence[Any], rounded: Any, ended: Any) -> Any:
-        """The rewards of a step, in double precision where they are observed."""
+        """The rewards of a step in double precision: the exact ones where they are observed."""
         if self._exact is None:
-            return rounded
+            return rounded.astype(np.float64)
         rewards = seen[self._exact]
         if ended is not None and ended[1] is not None:
             # The rows of those are of their resets.

@@ -36,8 +36,6 @@ class Exchange(VectorEnv):
     _core: VectorCore
     #: Environments that one call of :meth:`recv` returns; None where it returns all.
     _batch: int | None = None
-    #: The element type of rewards.
-    _rewarded: Any = np.float32
     #: Environments that are always together, such as those of a process.
     _each = 1
 
@@ -93,7 +91,7 @@ class Exchange(VectorEnv):
             none = np.zeros(len(envs), np.bool_)
             return (
                 self._rows(self._first, envs),
-                np.zeros(len(envs), self._rewarded),
+                np.zeros(len(envs)),
                 none,
                 none.copy(),
                 {"env_id": np.array(envs)},

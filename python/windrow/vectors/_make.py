@@ -100,7 +100,7 @@ def make_vec(
         >>> observation, info = envs.reset(seed=0)
         >>> observation, reward, terminated, truncated, info = envs.step(envs.action_space.sample())
         >>> observation.shape, reward
-        ((3, 4), array([1., 1., 1.], dtype=float32))
+        ((3, 4), array([1., 1., 1.]))
     """
     _needs.module("make_vec", "gymnasium", "gymnasium")
     wrap = gymnasium.wrappers.RecordEpisodeStatistics if episode_statistics else None
