@@ -180,9 +180,7 @@ def test_cartpoles_in_one_vector_begin_anew_alone() -> None:
     for step in range(batch.shape[1]):
         frames = batch[:, step]
         np.testing.assert_array_equal(frames["observation"].numpy(), observation)
-        observation, reward, terminated, truncated, _ = direct.step(
-            frames["action"].argmax(-1).numpy()
-        )
+        observation, reward, terminated, truncated, _ = direct.step(frames["action"].numpy())
         following = frames["next"]
         np.testing.assert_array_equal(following["observation"].numpy(), observation)
         np.testing.assert_array_equal(following["reward"].squeeze(-1).numpy(), reward)
@@ -297,7 +295,7 @@ def test_vectors_of_stable_baselines() -> None:
     expected = collect(
         gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync", max_episode_steps=30)
     )
-    for env in (make(), make, GymWrapper(make())):
+    for env in (make(), make, GymWrapper(make(), categorical_action_encoding=True)):
         got = collect(env)
         # It does not tell of a limit that comes with an end.
         expected["next", "truncated"] &= ~expected["next", "terminated"]

@@ -63,13 +63,17 @@ def theirs() -> gymnasium.Env[Any, Any]:
 
 
 def counted() -> TransformedEnv:
-    return TransformedEnv(GymEnv("CartPole-v1", backend="gymnasium"), StepCounter(20))
+    env = GymEnv("CartPole-v1", backend="gymnasium", categorical_action_encoding=True)
+    return TransformedEnv(env, StepCounter(20))
 
 
-def acted(root: Any, steps: Any) -> Any:
+one_hot = partial(GymEnv, "CartPole-v1")
+
+
+def acted(root: Any, steps: Any, make: Any = one_hot) -> Any:
     """``root`` with actions that follow from the environment and how many steps it has taken."""
-    chosen = [(7 * env + 3 * steps[env]) % 5 > 2 for env in root["env_index"]]
-    return root.set("action", torch.nn.functional.one_hot(torch.tensor(chosen).long(), 2))
+    chosen = torch.tensor([(7 * env + 3 * steps[env]) % 5 > 2 for env in root["env_index"]]).long()
+    return root.set("action", torch.nn.functional.one_hot(chosen, 2) if make is one_hot else chosen)
 
 
 def same(ours: Any, others: Any) -> None:
@@ -81,17 +85,17 @@ def same(ours: Any, others: Any) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("make", [cartpole, partial(GymEnv, "CartPole-v1"), theirs, counted])
+@pytest.mark.parametrize("make", [cartpole, one_hot, theirs, counted])
 def test_episodes_are_those_of_environments_in_lockstep(pool, make, backend) -> None:
     if make is cartpole:
-        make = partial(GymEnv, "CartPole-v1", frame_skip=2)
+        make = partial(GymEnv, "CartPole-v1", frame_skip=2, categorical_action_encoding=True)
     lockstep = SerialEnv(3, make)
     lockstep.set_seed(5)
     expected: list[list[Any]] = [[], [], []]
     root = lockstep.reset()
     for step in range(60):
         record, root = lockstep.step_and_maybe_reset(
-            acted(root.set("env_index", torch.arange(3)), [step] * 3)
+            acted(root.set("env_index", torch.arange(3)), [step] * 3, make)
         )
         for env in range(3):
             expected[env].append(record.exclude("env_index")[env])
@@ -105,7 +109,7 @@ def test_episodes_are_those_of_environments_in_lockstep(pool, make, backend) -> 
     free.async_reset_send()
     root = free.async_reset_recv(min_get=3)
     assert list(root["env_index"]) == [0, 1, 2] and free.action_spec == lockstep.action_spec
-    free.async_step_and_maybe_reset_send(acted(root, steps := [0, 0, 0]))
+    free.async_step_and_maybe_reset_send(acted(root, steps := [0, 0, 0], make))
     got: list[list[Any]] = [[], [], []]
     while sum(steps) < 180:
         record, root = free.async_step_and_maybe_reset_recv(min_get=1)
@@ -116,7 +120,7 @@ def test_episodes_are_those_of_environments_in_lockstep(pool, make, backend) -> 
             steps[env] += 1
         goes_on = [row for row, env in enumerate(indices) if steps[env] < 60]
         if goes_on:
-            free.async_step_and_maybe_reset_send(acted(root[goes_on], steps))
+            free.async_step_and_maybe_reset_send(acted(root[goes_on], steps, make))
     for ours, others in zip(got, expected, strict=True):
         same(torch.stack(ours), torch.stack(others))
 
@@ -288,7 +292,7 @@ def test_threads_share_a_pool(pool) -> None:
         root, own = env.async_reset_recv(env_index=index), []
         for _ in range(25):
             env.async_step_and_maybe_reset_send(
-                root.set("action", torch.tensor([1, 0])), env_index=index
+                root.set("action", torch.tensor(0)), env_index=index
             )
             record, root = env.async_step_and_maybe_reset_recv(env_index=index)
             assert record["env_index"] == root["env_index"] == index

@@ -402,7 +402,7 @@ def test_a_batch_of_one_keeps_its_dimension() -> None:
     for env in (
         SerialEnv(1, make),
         ParallelEnv(1, make),
-        gymnasium.make_vec("CartPole-v1", 1, "sync"),
+        GymWrapper(gymnasium.make_vec("CartPole-v1", 1, "sync")),
     ):
         for policy in (None, lambda observation: observation[:, :2]):
             with Collector(env, policy, frames_per_batch=4, total_frames=4) as collector:
@@ -430,7 +430,9 @@ def limited(steps: int) -> gymnasium.Env[Any, Any]:
 
 PAIRS = [
     pytest.param([partial(limited, 5), partial(limited, 9)], id="time limits"),
-    pytest.param([make, partial(limited, 9)], id="libraries"),
+    pytest.param(
+        [partial(make, categorical_action_encoding=True), partial(limited, 9)], id="libraries"
+    ),
     pytest.param(
         [lambda n=n: TransformedEnv(make(), StepCounter(n)) for n in (5, 9)], id="counters"
     ),

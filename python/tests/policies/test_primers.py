@@ -181,7 +181,7 @@ def test_a_wrapper_is_primed_for_the_policy_that_it_is_given() -> None:
 )
 def test_a_policy_acts_in_an_environment_that_is_primed_for_it(options) -> None:
     policy = lstm()
-    env = GymEnv("CartPole-v1", policy=policy, **options)
+    env = GymEnv("CartPole-v1", policy=policy, categorical_action_encoding=True, **options)
     with Collector(env, policy, frames_per_batch=40) as collector:
         batch = next(collector)
     given, written = (batch[key] for key in (LSTM_STATE[0], ("next", LSTM_STATE[0])))
