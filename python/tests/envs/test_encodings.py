@@ -210,6 +210,19 @@ def test_a_float_for_each_choice_fits_both_encodings(env: Any, backend: str) -> 
     assert torch.equal(batch["action"], best if env == "CartPole-v1" else one_hot)
 
 
+@pytest.mark.parametrize("num_envs", [None, 3])
+@pytest.mark.parametrize("is_index", [True, False])
+def test_a_float_for_each_choice_fits_both_encodings_in_a_step(
+    is_index: bool, num_envs: int | None
+) -> None:
+    env = GymEnv("CartPole-v1", num_envs=num_envs, categorical_action_encoding=is_index)
+    scores = torch.tensor([0.3, 0.7]).expand(*env.batch_size, 2)
+    chosen = torch.ones(env.batch_size, dtype=torch.long)
+    expected = chosen if is_index else nn.functional.one_hot(chosen, 2)
+    got, other = (env.step(env.reset(seed=0).set("action", act)) for act in (scores, expected))
+    assert torch.equal(got["next", "observation"], other["next", "observation"])
+
+
 class Wide(nn.Linear):
     """Torch evaluates it."""
 

@@ -79,15 +79,11 @@ class Facts:
                 f"expected an action {public(leaf.key)!r} for {self.id}, got {sorted(map(str, tensordict.keys()))}"
             )
         value, expected = value.detach().cpu(), (rows, *leaf.shape)
-        are_scores, fits = value.is_floating_point(), value.numel() == math.prod(expected)
-        if leaf.kind == "one_hot" and are_scores and fits:
-            # Scores: the largest one chooses, before anything is rounded.
-            value = value.reshape(expected)
-            chosen = [
-                torch.zeros_like(v).scatter(-1, v.argmax(-1, True), 1)
-                for v in value.split(list(leaf.nvec or ()), -1)
-            ]
-            value = torch.cat(chosen, -1)
+        options, are_scores = list(leaf.nvec or ()), value.is_floating_point()
+        if options and are_scores and value.numel() == rows * sum(options):
+            # The largest one chooses, before anything is rounded.
+            parts = value.reshape(rows, -1).split(options, -1)
+            value = torch.cat([_chosen(part, leaf.kind == "one_hot") for part in parts], -1)
         if value.numel() != math.prod(expected):
             batch = self.batch if rows == self.num_envs else (rows,)
             raise ValueError(
@@ -107,6 +103,12 @@ class Facts:
         """
         mask = None if mask is None else mask.reshape(self.num_envs, -1).astype(bool)
         return draw(leaf, noise, (self.num_envs,), mask)
+
+
+def _chosen(scores: torch.Tensor, one_hot: bool) -> torch.Tensor:
+    """The choices of the largest ``scores``, ``[rows, n]``: indices, ``[rows, 1]``, or vectors."""
+    index = scores.argmax(-1, True)
+    return torch.zeros_like(scores).scatter(-1, index, 1) if one_hot else index
 
 
 def _other_code(leaf: Leaf, numbers: int, rows: int) -> str:
