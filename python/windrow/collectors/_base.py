@@ -149,8 +149,8 @@ class BaseCollector(Control):
         self._doubted = choice.doubt
         instead = choice.core.get("fallback") if isinstance(choice.core, dict) else None
         if instead and self._core.policy_backend() == "torch":
-            self._doubted = instead[0].reason
-            tell_of_python(instead[0].reason)
+            self._doubted = unfit(instead[0].refusal)
+            tell_of_python(self._doubted)
         choice.tell()
         self._audit = choice.audit if self._core.policy_backend() == "native" else None
         if self._audit is not None:

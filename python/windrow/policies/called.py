@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from windrow.policies.choose import unfit
 from windrow.policies.torch_policy import TorchPolicy, copied_module
 from windrow.policies.weights import source_of, tensors_of
 from windrow.processes import setup
@@ -38,12 +37,12 @@ class Called:
         self._policy, self.conditions = policy, conditions
         #: What copies are made of.
         self._original = policy
-        #: Why it is called from the beginning; None where it isn't.
-        self.reason: str | None = None
+        #: Why the engine has refused the graph of the policy; None where it has not.
+        self.refusal: str | None = None
 
-    def unfit(self, reason: str) -> None:
-        """Takes the ``reason`` why the engine does not evaluate the graph of the policy."""
-        self.reason = unfit(reason)
+    def unfit(self, refusal: str) -> None:
+        """Takes the reason why the engine refuses the graph of the policy."""
+        self.refusal = refusal
 
     def __call__(self) -> TorchPolicy:
         if not self.conditions.copies:
