@@ -112,8 +112,8 @@ def _chosen(scores: torch.Tensor, one_hot: bool) -> torch.Tensor:
 
 
 def _other_code(leaf: Leaf, numbers: int, rows: int) -> str:
-    """Says how an environment takes choices as so many ``numbers`` for all ``rows``, where these
-    are in the other encoding than ``leaf``, as for policies (``columns.rs``).
+    """Says how an environment takes choices that have the other encoding than ``leaf``: by their
+    ``numbers`` in all ``rows`` together. ``columns.rs`` says the same of policies.
     """
     options = leaf.nvec or ()
     if leaf.kind == "one_hot" and numbers == rows * len(options):

@@ -34,9 +34,9 @@ _OWN = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in (GraphRefused
 
 def refusal(error: BaseException | None) -> str | None:
     """Why a worker process refused a graph; None where ``error`` says something else."""
-    if error is None or isinstance(error, GraphRefused):
-        return None if error is None else str(error)
-    return refusal(error.__cause__)
+    if isinstance(error, GraphRefused):
+        return str(error)
+    return None if error is None else refusal(error.__cause__)
 
 
 class RemoteTraceback(Exception):
