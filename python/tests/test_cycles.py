@@ -450,7 +450,7 @@ def test_an_evaluator_whose_error_nobody_has_read(collected, unraisable) -> None
     [
         lambda env: GymWrapper(env),
         lambda env: TransformedEnv(GymWrapper(env), StepCounter()),
-        lambda env: SerialEnv(2, [lambda: GymEnv("CartPole-v1"), lambda: env]),
+        lambda env: SerialEnv(2, [cartpole, lambda: env]),
         lambda env: ParallelEnv(1, lambda: env),
     ],
     ids=["GymWrapper", "TransformedEnv", "SerialEnv", "ParallelEnv"],
