@@ -13,6 +13,7 @@ import griffe
 #: References of Sphinx, such as ``:meth:`~BaseCollector.shutdown```, in docstrings that ``help``
 #: shows as they are.
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc|obj):`~?([^`]+)`")
+_COMMON = "In most programs"
 _UNUSED = "Taken for TorchRL's sake, without effect"
 
 
@@ -38,9 +39,21 @@ class Declared(griffe.Extension):
     def _show(
         self, func: griffe.Function, declaration: griffe.Class, loader: griffe.GriffeLoader
     ) -> None:
+        declaring = [*reversed(declaration.mro()), declaration]
+        common = ast.literal_eval(
+            next(
+                (
+                    str(cls.keywords["common"])
+                    for cls in declaring[::-1]
+                    if "common" in cls.keywords
+                ),
+                "()",
+            )
+        )
+        said_of: dict[str, str] = {}
         groups: dict[str, list[str]] = {}
         parameters = [griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)]
-        for cls in (*reversed(declaration.mro()), declaration):
+        for cls in declaring:
             heading = ast.literal_eval(str(cls.keywords.get("group", "'Arguments'")))
             for attribute in cls.members.values():
                 value = attribute.value if attribute.is_attribute else None
@@ -58,7 +71,13 @@ class Declared(griffe.Extension):
                     group = heading
                     if "more" in keywords:
                         said = f"{said}. {_capital(self._text(keywords['more'], cls.module))}"
-                groups.setdefault(group, []).append(f"    {attribute.name}: {_without_roles(said)}")
+                line = f"    {attribute.name}: {_without_roles(said)}"
+                if attribute.name in common:
+                    said_of[attribute.name] = line
+                else:
+                    groups.setdefault(group, []).append(line)
+                if group == _UNUSED:
+                    continue
                 default = keywords.get("default")
                 kind = griffe.ParameterKind.keyword_only
                 if "kw_only" in keywords:
@@ -74,6 +93,7 @@ class Declared(griffe.Extension):
         # Those that may be given by position come first.
         parameters.sort(key=lambda parameter: parameter.kind is griffe.ParameterKind.keyword_only)
         func.parameters = griffe.Parameters(*parameters)
+        groups = {_COMMON: [said_of[name] for name in common], **groups}
         groups[_UNUSED] = groups.pop(_UNUSED, [])
         own = [func.docstring.value] if func.docstring else []
         sections = [

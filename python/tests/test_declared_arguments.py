@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from accepted import accepted_by, legacy_of
 from windrow._arguments import Arguments, _shown, argument, documentation, fields_of, ignored, takes
 from windrow._numbers import at_least
 from windrow._types import Env
-from windrow.collectors import Collector, Evaluator, MultiSyncCollector
-from windrow.data import ReplayBuffer
+from windrow.collectors import (
+    AsyncBatchedCollector,
+    AsyncCollector,
+    Collector,
+    Evaluator,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+)
+from windrow.data import LazyTensorStorage, ReplayBuffer, SliceSampler
 from windrow.data.replay_buffers.samplers import Sampler
 from windrow.envs import AsyncEnvPool
 from windrow.modules import InferenceServer, RemoteServer
@@ -38,10 +47,18 @@ class Hall(Room):
     pass
 
 
-def test_signature_and_documentation_come_from_the_declaration() -> None:
+def test_the_signature_has_names_types_and_defaults_of_the_declaration() -> None:
     parameters = inspect.signature(Hall).parameters
-    assert list(parameters) == ["name", "width", "seed", "device"]
-    assert parameters["seed"].default is None and parameters["device"].default == "cpu"
+    assert list(parameters) == ["name", "width", "seed", "legacy"]
+    assert parameters["seed"].annotation == "int | None" and parameters["seed"].default is None
+
+
+def test_an_argument_without_effect_is_a_name_of_legacy() -> None:
+    legacy = inspect.signature(Hall).parameters["legacy"]
+    assert legacy.kind is legacy.VAR_KEYWORD and legacy_of(legacy) == {"device"}
+
+
+def test_the_documentation_comes_from_the_declaration() -> None:
     documented = inspect.getdoc(Hall.__init__)
     assert (
         documented.startswith("Arguments:\n    name: str   ")
@@ -109,18 +126,37 @@ def test_help_shows_each_argument_of_a_collector_once_in_its_group() -> None:
     groups = [
         line for line in before.splitlines() if line.endswith(":") and not line.startswith(" ")
     ]
-    assert (
-        groups[:3] == ["What to collect:", "Where workers run:", "Batches:"]
-        and len(groups) == len(set(groups)) == 10
-    )
+    assert groups[:3] == ["In most programs:", "What to collect:", "Where workers run:"]
+    assert len(groups) == len(set(groups)) == 10
     shown = re.findall(
         r"^    (\w+)(?=[: ])", before + without_effect.partition("\n\n")[0], re.MULTILINE
     )
-    assert sorted(shown) == sorted(inspect.signature(MultiSyncCollector).parameters)
+    assert sorted(shown) == sorted(accepted_by(MultiSyncCollector))
     assert (
         "        placement: 'inline' | 'threads' | 'processes' | None = None"
         in f"    {before}".replace("\n", "\n    ")
     )
+
+
+@pytest.mark.parametrize("kind", [Collector, MultiSyncCollector, AsyncBatchedCollector, Evaluator])
+def test_help_begins_with_the_arguments_that_most_programs_use(kind: type) -> None:
+    shown = pydoc.render_doc(kind, renderer=pydoc.plaintext).splitlines()
+    assert shown[2].startswith("class ") and shown[3] == f" |  {kind.__name__}("
+    names = [line.split(":")[0].strip(" |") for line in shown[4:17] if ": " in line]
+    assert len(names) == 10 and set(names) <= set(inspect.signature(kind).parameters)
+    assert shown[15].startswith(" |      ...  # and ")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(AsyncBatchedCollector, AsyncCollector, Collector, MultiAsyncCollector),
+        *(MultiSyncCollector, Evaluator, ReplayBuffer, LazyTensorStorage, SliceSampler),
+    ],
+)
+def test_every_argument_has_a_type(kind: type) -> None:
+    parameters = inspect.signature(kind).parameters.values()
+    assert [one.name for one in parameters if one.annotation is inspect.Parameter.empty] == []
 
 
 class Named(Collector):

@@ -18,8 +18,9 @@ an ``__init__`` (or any other method) of it, whose arguments type checkers, comp
     >>> Room(width=3).options
     {'width': 3, 'seed': None}
 
-A module that declares arguments does without ``from __future__ import annotations``: signatures
-show types as they are.
+An argument that is ``ignored`` is not in the signature, which ends with ``**legacy`` instead; type
+checkers know it all the same. A module that declares arguments does without
+``from __future__ import annotations``: signatures show types as they are.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ from typing import (
     ForwardRef,
     Literal,
     ParamSpec,
+    TypedDict,
     TypeVar,
     Union,
+    Unpack,
     cast,
     dataclass_transform,
     get_args,
@@ -98,14 +101,17 @@ class Arguments:
     top of its base's.
 
     A subclass that is a ``group`` gives what it declares a heading in ``help``. A class with many
-    arguments inherits from a few groups.
+    arguments inherits from a few groups; ``help`` begins with those that are ``common``.
     """
 
     _group: ClassVar[str] = "Arguments"
+    _common: ClassVar[tuple[str, ...]] = ()
 
-    def __init_subclass__(cls, group: str | None = None) -> None:
+    def __init_subclass__(cls, group: str | None = None, common: tuple[str, ...] = ()) -> None:
         if group is not None:
             cls._group = group
+        if common:
+            cls._common = common
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
@@ -118,7 +124,7 @@ class Arguments:
             {
                 field.name: field.metadata["ignored"]
                 for field in fields_of(type(self))
-                if "ignored" in field.metadata
+                if _is_ignored(field)
             },
         )
 
@@ -139,23 +145,25 @@ def takes(
     The method raises ``TypeError`` for unknown arguments, naming all of them and what each may have
     been meant to be.
     """
-    signature, kind = signature_of(declaration), cast(type[A], declaration)
-    known = signature.parameters
+    kind = cast(type[A], declaration)
+    # Binds what is ignored, too.
+    binding, shown = inspect.signature(declaration), signature_of(declaration)
 
     def decorate(method: Callable[[Any, A], R]) -> Callable[Concatenate[Any, P], R]:
         @functools.wraps(method)
         def taking(self: object, /, *args: P.args, **kwargs: P.kwargs) -> R:
             name = type(self).__name__ if method.__name__ == "__init__" else method.__name__
-            refuse_unknown(name, kwargs, known)
+            refuse_unknown(name, kwargs, binding.parameters)
             try:
-                signature.bind(*args, **kwargs)
+                binding.bind(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"{name}: {error}") from None
             return method(self, declaration(*args, **kwargs))
 
-        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        taking.__signature__ = signature.replace(parameters=[own, *known.values()])  # type: ignore[attr-defined]
-        taking.__annotations__ = {field.name: _named(kind, field) for field in fields_of(kind)}
+        taking.__signature__ = bound_to_self(shown)  # type: ignore[attr-defined]
+        taking.__annotations__ = {
+            field.name: _named(kind, field) for field in fields_of(kind) if not _is_ignored(field)
+        }
         # Begun with an empty line, which keeps what follows from being indented like it.
         taking.__doc__ = "\n\n".join([inspect.getdoc(method) or "", documentation(kind)])
         return taking
@@ -179,22 +187,94 @@ def _declaring(declaration: type, field: dataclasses.Field[Any]) -> type[Argumen
     )
 
 
-def signature_of(declaration: Callable[..., object]) -> inspect.Signature:
-    """The arguments of a declaration, without their types, so that it can be read: the
-    documentation has those.
+class _Common(inspect.Parameter):
+    """An argument that most programs use."""
+
+
+class _Signature(inspect.Signature):
+    """A signature whose text shows types as readers write them, a line for each argument; where
+    some are common, only these.
     """
-    empty = inspect.Parameter.empty
-    parameters = inspect.signature(declaration).parameters.values()
-    return inspect.Signature([parameter.replace(annotation=empty) for parameter in parameters])
+
+    def __str__(self) -> str:
+        shown = list(self.parameters.values())
+        common = [parameter for parameter in shown if isinstance(parameter, _Common)]
+        lines, kind = [], inspect.Parameter.POSITIONAL_OR_KEYWORD
+        for parameter in common or shown:
+            if parameter.kind is parameter.KEYWORD_ONLY is not kind:
+                kind = parameter.kind
+                lines.append("*,")
+            lines.append(f"{_text_of(parameter)},")
+        if common:
+            kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+            others = sum(parameter.kind in kinds for parameter in shown) - len(common)
+            lines.append(f"...  # and {others} more, below in groups")
+        return "\n    ".join(["(", *lines]) + "\n)"
+
+    def format(self, **_: object) -> str:
+        """As ``str``."""
+        return str(self)
+
+
+def _text_of(parameter: inspect.Parameter) -> str:
+    """The name of ``parameter``, its type and its default."""
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return f"**{parameter.name}"
+    kind = "" if parameter.annotation is parameter.empty else f": {_shown(parameter.annotation)}"
+    default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+    return f"{parameter.name}{kind}{default}"
+
+
+def signature_of(declaration: Callable[..., object]) -> inspect.Signature:
+    """The arguments of a declaration. Those without effect are one: ``**legacy``, which has their
+    names and types. A type that is looked up later is a text.
+    """
+    kind = cast(type[Arguments], declaration)
+    fields = {field.name: field for field in fields_of(kind)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(declaration).parameters.items():
+        if not _is_ignored(fields[name]):
+            made = _Common if name in kind._common else inspect.Parameter
+            parameters.append(
+                made(
+                    name,
+                    parameter.kind,
+                    default=parameter.default,
+                    annotation=_annotation(fields[name]),
+                )
+            )
+    ignored = {name: field.type for name, field in fields.items() if _is_ignored(field)}
+    if ignored:
+        legacy: Any = TypedDict("Legacy", ignored, total=False)  # type: ignore[operator]
+        parameters.append(
+            inspect.Parameter("legacy", inspect.Parameter.VAR_KEYWORD, annotation=Unpack[legacy])
+        )
+    return _Signature(parameters)
+
+
+def bound_to_self(signature: inspect.Signature) -> inspect.Signature:
+    """``signature`` of a method."""
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    return signature.replace(parameters=[own, *signature.parameters.values()])
+
+
+def _is_ignored(field: dataclasses.Field[Any]) -> bool:
+    return "ignored" in field.metadata
+
+
+def _annotation(field: dataclasses.Field[Any]) -> object:
+    """The type of the argument; as a text where something in it is looked up later."""
+    kind = field.type
+    return _shown(kind) if isinstance(kind, str) or "ForwardRef(" in repr(kind) else kind
 
 
 def documentation(declaration: type) -> str:
-    """What the arguments of a declaration mean, in groups: name, type, default and a line for
-    each.
+    """What the arguments of a declaration mean: name, type, default and a line for each. Those that
+    most programs use come first, then the others in groups.
     """
     groups: dict[str, list[str]] = {}
-    for field in sorted(fields_of(declaration), key=lambda field: "ignored" in field.metadata):
-        groups.setdefault(_group_of(declaration, field), []).append(_line(field))
+    for heading, field in _grouped(declaration):
+        groups.setdefault(heading, []).append(_line(field))
     more = [
         (field.name, field.metadata["more"])
         for field in fields_of(declaration)
@@ -205,18 +285,29 @@ def documentation(declaration: type) -> str:
     return "\n\n".join("\n".join([f"{heading}:", *lines]) for heading, lines in groups.items())
 
 
+def _grouped(declaration: type) -> list[tuple[str, dataclasses.Field[Any]]]:
+    """Each argument with its heading: common ones, groups, and those without effect."""
+    common = cast(type[Arguments], declaration)._common
+    fields = {field.name: field for field in fields_of(declaration)}
+    first = [("In most programs", fields[name]) for name in common]
+    others = [field for name, field in fields.items() if name not in common]
+    return first + [
+        (_group_of(declaration, field), field) for field in sorted(others, key=_is_ignored)
+    ]
+
+
 def _group_of(declaration: type, field: dataclasses.Field[Any]) -> str:
     """The heading of the argument: that of the class that declares it."""
     return (
         "Taken for TorchRL's sake, without effect"
-        if "ignored" in field.metadata
+        if _is_ignored(field)
         else _declaring(declaration, field)._group
     )
 
 
 def _line(field: dataclasses.Field[Any]) -> str:
     """The argument's name, type and default, and what it means, beside them where it fits."""
-    if "ignored" in field.metadata:
+    if _is_ignored(field):
         return _wrapped(f"{field.name}: {field.metadata['ignored'][1]}", indent=8)
     shown = _shown(field.type)
     kind = "" if shown in ("Any", "object") else f": {shown}"

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from windrow._arguments import fields_of
 from windrow._windrow import CollectorCore
+from windrow.collectors._arguments import AsyncBatchedArguments, CollectorArguments
+
+#: Where the engine declares its options.
+TABLE = Path(__file__).parents[3] / "crates/windrow-collect/src/config/options.rs"
 
 OBJECTS = {
     "envs": ["CartPole-v1"],
@@ -63,3 +70,26 @@ def test_numbers_of_numpy_are_numbers_and_none_is_not_given() -> None:
     core = CollectorCore({"config": options, **OBJECTS})
     assert core.stats()["requested_frames_per_batch"] == 10
     assert core.len() is None
+
+
+def options_of_the_engine() -> dict[str, Any]:
+    """Defaults of the options that the engine's table declares, by name."""
+    _, _, table = TABLE.read_text().partition("\noptions! {\n")
+    entry = re.compile(r"^    (\w+)(?:\?| =>|:)[^=\n]*(?:= (\S+))?,$", re.MULTILINE)
+    known = {"": None, "false": False, "true": True, "OnLoss::Raise": "raise"}
+    return {name: known.get(default, default) for name, default in entry.findall(table)}
+
+
+@pytest.mark.skipif(not TABLE.exists(), reason="needs the sources of the engine")
+@pytest.mark.parametrize("declaration", [CollectorArguments, AsyncBatchedArguments])
+def test_an_argument_of_the_engine_has_the_default_of_its_table(declaration: type) -> None:
+    table = options_of_the_engine()
+    declared = {
+        field.name: field.default
+        for field in fields_of(declaration)
+        if field.metadata.get("engine") and field.name != "frames_per_batch"
+    }
+    # A negative number of frames is none, and frames tell of versions where workers share a policy.
+    own = {"total_frames": None, "track_policy_version": False}
+    assert len(declared) >= 14
+    assert {name: table[name] for name in declared} == {**declared, **own}

@@ -76,15 +76,11 @@ def truth(name: str, value: object) -> bool:
     return bool(value)
 
 
-def _tracked(default: bool) -> Any:
-    return argument(
-        "write policy_version, the version of the weights that acted",
-        more='it is at the root and, in the same memory, under ``"next"``; -1 where the weights of a module that torch calls changed '
-        "while a batch was collected",
-        default=default,
-        check=truth,
-        engine=True,
-    )
+_VERSION = "write policy_version, the version of the weights that acted"
+_VERSIONS = (
+    'it is at the root and, in the same memory, under ``"next"``; -1 where the weights of a module that torch calls changed '
+    "while a batch was collected"
+)
 
 
 def interrupts(name: str, value: object) -> object:
@@ -155,7 +151,7 @@ class _Sources(Arguments, group="What to collect"):
         check=env_arguments,
     )
     seed: int | None = argument(
-        "of everything random, see set_seed",
+        "seed of everything random, see set_seed",
         more="without it, environments begin as their own ``set_seed`` left them; random actions in environments of other libraries then "
         "follow torch's generator",
         default=None,
@@ -202,7 +198,7 @@ class _Sources(Arguments, group="What to collect"):
 
 class _Workers(Arguments, group="Where workers run"):
     num_workers: int | None = argument(
-        "how many use create_env_fn, where it is not a list", default=None, check=at_least(1)
+        "workers that use create_env_fn, where it is not a list", default=None, check=at_least(1)
     )
     num_envs: int | None = argument(
         "environments of each worker, which step together and are a dimension of batches",
@@ -259,7 +255,7 @@ class _Workers(Arguments, group="Where workers run"):
 
 class _Batches(Arguments, group="Batches"):
     frames_per_batch: int | float | Sequence[int] = argument(
-        "frames in each, over all workers and environments; a list: each worker's share",
+        "frames in each batch, over all workers and environments; a list: each worker's share",
         more="rounded up, with a warning, where environments that step together cannot share it evenly",
         check=shares,
         engine=True,
@@ -396,7 +392,9 @@ class _Weights(Arguments, group="The policy's weights"):
     update_at_each_batch: bool = argument(
         "publish the policy's weights before each batch", default=False
     )
-    track_policy_version: object = _tracked(False)
+    track_policy_version: object = argument(
+        _VERSION, more=_VERSIONS, default=False, check=truth, engine=True
+    )
     compile_policy: bool | dict[str, Any] | None = argument(
         "compile it with torch.compile: True, or its arguments", default=None
     )
@@ -408,7 +406,9 @@ class _Weights(Arguments, group="The policy's weights"):
 
 
 class _Devices(Arguments, group="Devices"):
-    device: WorkerDevices | None = argument("the default of the next two", default=None)
+    device: WorkerDevices | None = argument(
+        "the default of storing_device and policy_device", default=None
+    )
     storing_device: WorkerDevices | None = argument(
         "where batches go",
         more="on the CPU they are views; they are copied to any other",
@@ -442,7 +442,27 @@ class _OfTorchRL(Arguments, group="Of TorchRL"):
 
 
 class CollectorArguments(
-    _OfTorchRL, _Devices, _Weights, _Replay, _Trajectories, _Shown, _Batches, _Workers, _Sources
+    _OfTorchRL,
+    _Devices,
+    _Weights,
+    _Replay,
+    _Trajectories,
+    _Shown,
+    _Batches,
+    _Workers,
+    _Sources,
+    common=(
+        "create_env_fn",
+        "policy",
+        "frames_per_batch",
+        "total_frames",
+        "num_workers",
+        "num_envs",
+        "replay_buffer",
+        "device",
+        "seed",
+        "progress",
+    ),
 ):
     """What every collector takes."""
 
@@ -597,7 +617,9 @@ class AsyncBatchedArguments(CollectorArguments, group="One policy for all"):
     env_backend: Literal["threading", "multiprocessing"] | None = argument(
         "the same as backend", default=None, check=_BACKENDS
     )
-    track_policy_version: object = _tracked(True)
+    track_policy_version: object = argument(
+        _VERSION, more=_VERSIONS, default=True, check=truth, engine=True
+    )
     policy_version_key: Literal["policy_version"] | None = argument(
         "None: the same as track_policy_version=False",
         default="policy_version",

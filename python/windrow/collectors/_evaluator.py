@@ -193,7 +193,23 @@ class _Place(Arguments, group="Where it runs"):
     )
 
 
-class EvaluatorArguments(_Place, _Results, _Evaluated):
+class EvaluatorArguments(
+    _Place,
+    _Results,
+    _Evaluated,
+    common=(
+        "env",
+        "policy",
+        "num_trajectories",
+        "max_steps",
+        "seed",
+        "busy_policy",
+        "video",
+        "logger",
+        "backend",
+        "device",
+    ),
+):
     """What an evaluator takes."""
 
     @property

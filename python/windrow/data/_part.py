@@ -7,7 +7,14 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from windrow._arguments import Arguments, documentation, fields_of, refuse_unknown
+from windrow._arguments import (
+    Arguments,
+    bound_to_self,
+    documentation,
+    fields_of,
+    refuse_unknown,
+    signature_of,
+)
 from windrow.data._content import kind_of
 
 #: The key of an entry: a name, or several of them.
@@ -34,7 +41,7 @@ class Part(Arguments):
         if not has_repr:
             cls.__repr__ = Part.__repr__  # type: ignore[method-assign]
         if is_generated:
-            cls.__init__ = _checked(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = _checked(cls)  # type: ignore[method-assign]
             cls.__doc__ = f"{inspect.getdoc(cls)}\n\n{documentation(cls)}"
 
     def _set(self, name: str, value: object) -> None:
@@ -94,15 +101,17 @@ def made(name: str, kind: Any, part: object, default: Any = None) -> Any:
     return part
 
 
-def _checked(init: Callable[..., None]) -> Callable[..., None]:
-    """An ``__init__`` that names unknown arguments before anything else."""
-    known = inspect.signature(init).parameters.keys() - {"self"}
+def _checked(kind: type[Part]) -> Callable[..., None]:
+    """The ``__init__`` of ``kind``, which names unknown arguments before anything else."""
+    init = kind.__init__
+    known = {field.name for field in fields_of(kind)}
 
     @functools.wraps(init)
     def checked(self: object, /, *args: Any, **kwargs: Any) -> None:
         refuse_unknown(type(self).__name__, kwargs, known)
-        init(self, *args, **kwargs)
+        init(self, *args, **kwargs)  # type: ignore[misc]
 
+    checked.__signature__ = bound_to_self(signature_of(kind))  # type: ignore[attr-defined]
     return checked
 
 

@@ -13,11 +13,12 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from windrow import collectors
+from windrow._arguments import fields_of
 from windrow._lazy import tensordict as td
 from windrow._types import Policy
 from windrow._warnings import warn
 from windrow.collectors import _base
-from windrow.collectors._arguments import CollectorArguments
+from windrow.collectors._arguments import CollectorArguments, SingleArguments
 from windrow.collectors._base import BaseCollector
 from windrow.envs._factory import is_function
 from windrow.envs.transforms import Wrapped
@@ -170,7 +171,7 @@ class Collector(AsTorchRL, _base.Collector):
 
     def __init__(self, *args: Any, **arguments: Any) -> None:
         _base.Collector.__init__(
-            self, *args, **_known(arguments, _base.Collector.__signature__.parameters)
+            self, *args, **_known(arguments, {field.name for field in fields_of(SingleArguments)})
         )
 
 
