@@ -15,10 +15,9 @@ from dataclasses import replace
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from windrow import _fence, _html, _needs, collectors
+from windrow import _fence, _html, _needs
 from windrow._arguments import signature_of, takes, warn_ignored
 from windrow._lazy import module, tensordict as td
-from windrow._numbers import whole
 from windrow._values import unheld
 from windrow._warnings import warn
 from windrow._windrow import CollectorCore, ReplayBufferCore
@@ -27,6 +26,7 @@ from windrow.collectors._control import AUTHORS, Control
 from windrow.collectors._ending import ALIVE
 from windrow.collectors._interruptor import Interruptor, follow
 from windrow.collectors._progress import Loop, Progress
+from windrow.collectors._several import several_for
 from windrow.collectors._workers import Devices, Workers
 from windrow.envs._specs import path, set_delta
 from windrow.policies.choose import (
@@ -148,11 +148,11 @@ class BaseCollector(Control):
         #: Why torch has evaluated the policy from the beginning.
         self._doubted = choice.doubt
         instead = choice.core.get("fallback") if isinstance(choice.core, dict) else None
-        if instead and self._core.policy_backend() == "torch":
+        if instead and self._backend == "torch":
             self._doubted = unfit(instead[0].refusal)
             tell_of_python(self._doubted)
         choice.tell()
-        self._audit = choice.audit if self._core.policy_backend() == "native" else None
+        self._audit = choice.audit if self._backend == "native" else None
         if self._audit is not None:
             self._audit.envs = self._core.envs_of_a_worker()
         if arguments.interruptor is not None:
@@ -164,6 +164,23 @@ class BaseCollector(Control):
             self._progress = Progress(self)
         self._core.serve(self)
         ALIVE.add(self)
+
+    # What a batch needs of the engine, and never changes.
+
+    @functools.cached_property
+    def _backend(self) -> str:
+        """:attr:`policy_backend`, as long as nothing was lost."""
+        return self._core.policy_backend()
+
+    @functools.cached_property
+    def _deltas(self) -> Sequence[tuple[Any, Any]]:
+        """Observations that batches have as differences, with their element types."""
+        return self._core.deltas()
+
+    @functools.cached_property
+    def _inner_dimensions(self) -> Sequence[int]:
+        """Dimensions of a worker's environments within each of them, where one has several."""
+        return self._core.dimensions()[1:]
 
     def _default_placement(self) -> str:
         """Where workers run if nobody says where."""
@@ -382,8 +399,9 @@ class BaseCollector(Control):
             self._progress.open(self._core.stats()["frames"])
         if self.pre_collect_hook is not None:
             self.pre_collect_hook()
-        if not isinstance(self.interruptor, (Interruptor, NoneType)):
-            self._core.cut(bool(self.interruptor.collection_stopped()))
+        interruptor = self._arguments.interruptor
+        if not isinstance(interruptor, (Interruptor, NoneType)):
+            self._core.cut(bool(interruptor.collection_stopped()))
         if self._arguments.update_at_each_batch:
             self.update_policy_weights_()
         else:
@@ -419,7 +437,8 @@ class BaseCollector(Control):
 
     def _acting(self) -> contextlib.AbstractContextManager[None] | None:
         """What the policy needs around it, where it is called in this thread."""
-        if self._placement != "inline" or self.policy_backend != "torch":
+        is_native = self._backend == "native" and self._source.lost is None
+        if self._placement != "inline" or is_native:
             return None
         return self._settled()
 
@@ -436,7 +455,7 @@ class BaseCollector(Control):
         batch = self._with_deltas(self._shaped(batch))
         if self._arguments.compact_obs:
             kept = {"reward", "done", "terminated", "truncated"}
-            deltas = {("delta", *path(key)) for key, _ in self._core.deltas()}
+            deltas = {("delta", *path(key)) for key, _ in self._deltas}
             names = map(path, batch["next"].keys(True, True, is_leaf=td.is_leaf_nontensor))
             batch = batch.exclude(
                 *(("next", *name) for name in names if name[-1] not in kept and name not in deltas)
@@ -462,23 +481,20 @@ class BaseCollector(Control):
         arguments = self._arguments
         if batch.ndim < 2 or arguments.split_trajs or arguments.trajs_per_batch is not None:
             return batch
-        inner, names = self._inner_dimensions(), batch.names
+        inner, names = self._inner_dimensions, batch.names
         if not inner:
             return batch
         shaped = batch.unflatten(batch.ndim - 2, (batch.shape[-2] // math.prod(inner), *inner))
         shaped.names = [*names[:-1], *[None] * len(inner), names[-1]]
         return shaped
 
-    def _inner_dimensions(self) -> Sequence[int]:
-        """Dimensions of a worker's environments within each of them, where one has several."""
-        return self._core.dimensions()[1:]
-
     def _with_deltas(self, batch: td.TensorDictBase) -> td.TensorDictBase:
         """The batch with differences in place of the next observations that have them."""
-        deltas = self._core.deltas()
-        for key, dtype in deltas:
+        if not self._deltas:
+            return batch
+        for key, dtype in self._deltas:
             set_delta(batch, key, dtype)
-        return batch.exclude(*(("next", *path(key)) for key, _ in deltas)) if deltas else batch
+        return batch.exclude(*(("next", *path(key)) for key, _ in self._deltas))
 
     def _finish(self, batch: td.TensorDictBase) -> td.TensorDictBase:
         """What is delivered of a batch, or written."""
@@ -736,43 +752,6 @@ aSyncDataCollector = AsyncCollector
 _MultiDataCollector = MultiCollector
 MultiSyncDataCollector = MultiSyncCollector
 MultiaSyncDataCollector = MultiAsyncCollector
-
-
-def several_for(
-    kind: type[MultiCollector], args: tuple[Any, ...], given: dict[str, Any]
-) -> BaseCollector | None:
-    """The collector of ``kind`` with several workers that the arguments of a :class:`Collector` ask
-    for; None if they do not.
-
-    Raises:
-        TypeError: ``num_collectors`` is not a whole number, or ``sync`` is not a bool.
-        ValueError: arguments contradict each other.
-    """
-    backend, count = given.get("backend"), given.get("num_collectors")
-    if backend not in (None, "direct", "process", "multiprocessing", "ray"):
-        raise ValueError(f'backend must be "direct", "process" or "ray", got {backend!r}')
-    if backend == "direct" or (backend is None and count is None):
-        return None
-    names = ("create_env_fn", "policy")
-    rest = {**dict(zip(names, args)), **given}
-    options = dict(rest.pop("backend_options", None) or {})
-    sync = rest.pop("sync", None)
-    for name in ("backend", "num_collectors"):
-        rest.pop(name, None)
-    twice = sorted(options.keys() & (rest.keys() | {"num_collectors", "num_workers", "sync"}))
-    if twice:
-        raise ValueError(f"backend_options has {', '.join(twice)}, which Collector takes itself")
-    if sync is not None and not isinstance(sync, bool):
-        raise TypeError(f"sync must be True or False, got {sync!r}")
-    envs = rest.get("create_env_fn")
-    if backend == "ray":
-        several: Any = collectors.RayCollector
-        return several(**rest, **options, num_collectors=count, sync=bool(sync))
-    if not isinstance(envs, (list, tuple)):
-        options["num_workers"] = 1 if count is None else whole("num_collectors", count, 1)
-    elif count not in (None, len(envs)):
-        raise ValueError(f"num_collectors={count}, but create_env_fn is a list of {len(envs)}")
-    return kind(**rest, **options, sync=bool(sync))
 
 
 def _concatenation(cat_results: object, *, sync: bool) -> str:

@@ -9,6 +9,7 @@ know. In a pause, weights can be published and :meth:`~BaseCollector.map_fn` cal
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,6 +21,7 @@ from windrow._warnings import warn
 from windrow.collectors import _base
 from windrow.collectors._arguments import CollectorArguments, SingleArguments
 from windrow.collectors._base import BaseCollector
+from windrow.collectors._several import several_for
 from windrow.envs._factory import is_function
 from windrow.envs.transforms import Wrapped
 from windrow.policies.choose import Choice
@@ -73,8 +75,6 @@ class AsTorchRL(BaseCollector):
 
     #: As it was given.
     _asked_for: int | None = None
-    #: Dimensions within each environment of a worker, once batches were made.
-    _inner: Sequence[int] | None = None
 
     def _build(self, arguments: CollectorArguments) -> None:
         acts = arguments.policy
@@ -149,10 +149,9 @@ class AsTorchRL(BaseCollector):
         # TorchRL's order allows.
         return batch.contiguous() if batch.ndim > 1 and isinstance(batch, td.TensorDict) else batch
 
+    @functools.cached_property
     def _inner_dimensions(self) -> Sequence[int]:
-        if self._inner is None:
-            self._inner = super()._inner_dimensions() or self.getattr_env("batch_size")[1:]
-        return self._inner
+        return super()._inner_dimensions or self.getattr_env("batch_size")[1:]
 
     def _check_answers(self) -> None:
         self._raise_background()
@@ -164,9 +163,7 @@ class Collector(AsTorchRL, _base.Collector):
     __signature__ = _base.Collector.__signature__
 
     def __new__(cls, *args: Any, **arguments: Any) -> Self:
-        several: Any = (
-            _base.several_for(MultiCollector, args, arguments) if cls is Collector else None
-        )
+        several: Any = several_for(MultiCollector, args, arguments) if cls is Collector else None
         return object.__new__(cls) if several is None else several
 
     def __init__(self, *args: Any, **arguments: Any) -> None:
