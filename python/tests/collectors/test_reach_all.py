@@ -8,7 +8,14 @@ import gymnasium
 import numpy as np
 import pytest
 
-from windrow.collectors import Collector, MultiSyncCollector
+from windrow.collectors import (
+    AsyncBatchedCollector,
+    AsyncCollector,
+    Collector,
+    MultiAsyncCollector,
+    MultiSyncCollector,
+)
+from windrow.envs import GymWrapper, RewardSum, TransformedEnv
 
 
 class Level(gymnasium.Env[Any, Any]):
@@ -111,3 +118,45 @@ def test_a_single_environment_is_the_one_that_was_given() -> None:
     env = Level()
     with Collector(env, frames_per_batch=4) as collector:
         assert collector.env is env
+
+
+def level() -> Level:
+    return Level()
+
+
+def wrapped() -> TransformedEnv:
+    return TransformedEnv(GymWrapper(gymnasium.wrappers.TimeLimit(Level(), 50)), RewardSum())
+
+
+@pytest.mark.parametrize("make", [level, wrapped])
+@pytest.mark.parametrize(
+    ("kind", "several", "arguments"),
+    [
+        (Collector, False, {}),
+        (Collector, False, {"num_envs": 2}),
+        (AsyncCollector, False, {"placement": "threads"}),
+        (AsyncCollector, False, {"placement": "processes"}),
+        (MultiSyncCollector, True, {"placement": "threads", "num_envs": 2}),
+        (MultiAsyncCollector, True, {"placement": "processes"}),
+        (AsyncBatchedCollector, True, {"backend": "threading"}),
+        (AsyncBatchedCollector, True, {"backend": "multiprocessing"}),
+    ],
+)
+def test_every_collector_calls_and_sets_as_gymnasiums_vectors_do(
+    kind: Any, several: bool, arguments: dict[str, Any], make: Any
+) -> None:
+    envs = [make] * 2 if several else make
+    with kind(envs, frames_per_batch=8, **arguments) as collector:
+        count = collector.stats()["num_envs"]
+        collector.set_attr("level", list(range(count)))
+        assert collector.get_attr("level") == tuple(range(count))
+        assert collector.call("set_level", 5) == tuple(range(count))
+        assert collector.call("level") == (5,) * count
+
+
+def test_an_environment_without_the_method_is_an_error() -> None:
+    with (
+        Collector("CartPole-v1", frames_per_batch=8) as collector,
+        pytest.raises(AttributeError, match="'GymEnv' object has no attribute 'set_level'"),
+    ):
+        collector.call("set_level", 3)

@@ -109,7 +109,7 @@ def test_a_worker_process_says_that_it_has_a_copy_of_what_options_are_read_from(
         next(collector)
     told = " ".join(capfd.readouterr().err.split())
     assert "reset_options uses LEVEL: a worker process has a copy of it" in told
-    assert "collector.env.set_attr" in told
+    assert "collector.set_attr" in told
 
 
 def test_options_that_read_nothing_from_outside_are_not_warned_of(capfd: Any) -> None:

@@ -399,6 +399,42 @@ class Control(Ending, Iterator["tensordict.TensorDictBase"]):
         # Ids of trajectories stand for others than before.
         self._author = next(AUTHORS)
 
+    # Environments
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The result of the method ``name`` of each environment, or its attribute ``name``, as
+        Gymnasium's vectors return it: in the order of the environments' numbers, wherever these
+        are. A process answers between two shares of its worker.
+
+        An environment that holds others, such as a ``ParallelEnv``, is one of them and returns a
+        list.
+
+        Raises:
+            AttributeError: an environment has no such method or attribute, as native ones.
+            TypeError: arguments cannot be sent to a process.
+        """
+        self._raise_background()
+        return self._workers.each.call(name, *args, **kwargs)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """The attribute ``name`` of each environment, see :meth:`call`."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets the attribute ``name`` of each environment: to its entry of ``values`` if that is a
+        list or a tuple, otherwise to ``values`` itself. Through Gymnasium's wrappers, the innermost
+        environment that has it is set. An environment that takes the place of a lost one begins as
+        it was made.
+
+        Raises:
+            ValueError: the number of values is not that of the environments.
+            TypeError: a value cannot be sent to a process.
+        """
+        self._raise_background()
+        self._workers.each.set_attr(name, values)
+
+    # Figures
+
     def stats(self, workers: str = "aggregate") -> dict[str, Any]:
         """Figures since the start, by name.
 

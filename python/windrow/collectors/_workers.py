@@ -16,7 +16,7 @@ from windrow.envs._counterpart import is_windrows
 from windrow.envs._factory import Factory, InTurn, env_of, is_function
 from windrow.envs._innermost import innermost
 from windrow.envs._recipe import Recipe
-from windrow.processes.broadcast import one_or_all
+from windrow.processes.broadcast import Broadcast, one_or_all
 from windrow.processes.proxy import RemoteEnv
 
 if TYPE_CHECKING:
@@ -110,7 +110,16 @@ class Workers:
     @property
     def all(self) -> Any:
         """The environments of all workers, as :meth:`env` returns those of one."""
-        return one_or_all([env for worker in range(self.count) for env in self._of(worker)])
+        return one_or_all(self._each)
+
+    @property
+    def each(self) -> Broadcast:
+        """The environments of all workers as one object, even where there is a single one."""
+        return Broadcast(self._each)
+
+    @property
+    def _each(self) -> list[Any]:
+        return [env for worker in range(self.count) for env in self._of(worker)]
 
     def _of(self, worker: int) -> list[Any]:
         """The environments of ``worker``."""

@@ -120,7 +120,7 @@ def attribute_of(env: Any, name: str) -> Any:
     try:
         return getattr(env, name)
     except AttributeError:
-        if name.startswith("_") or not hasattr(type(env), "get_wrapper_attr"):
+        if name.startswith("_") or not hasattr(env, "get_wrapper_attr"):
             raise
     return env.get_wrapper_attr(name)
 

@@ -94,7 +94,7 @@ class ResetOptions:
         if (held := _blame.held_state(self.given)) is not None:
             warn(
                 f"reset_options{held}: a worker process has a copy of it, which no change in the process of the collector reaches. Store "
-                'it in the environment and set it by collector.env.set_attr or collector.env.call, or choose placement="threads"'
+                'it in the environment and set it by collector.set_attr or collector.call, or choose placement="threads"'
             )
 
     def around(self, make: Any) -> gymnasium.Env[Any, Any]:
