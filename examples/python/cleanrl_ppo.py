@@ -81,21 +81,21 @@ def main() -> None:
     with collector, tqdm(total=arguments.frames, unit=" frames") as progress:
         for batch in collector:
             optimizer.param_groups[0]["lr"] = 1e-3 * (1 - progress.n / arguments.frames)
-            # What the agent returns beside the action is in the batch as output1, output2, output3.
+            # What the agent returns beside the action is in the batch: log_prob, entropy, value.
             after = batch["next"]
             with torch.no_grad():
                 following = agent.get_value(after["observation"])
-            columns = batch["output3"], following, after["reward"], after["done"]
+            columns = batch["value"], following, after["reward"], after["done"]
             batch["gain"], batch["goal"] = windrow.generalized_advantage_estimate(
                 GAMMA, LAMBDA, *columns, terminated=after["terminated"]
             )
             for minibatch in windrow.minibatches(
-                batch, MINIBATCH, EPOCHS, keys=["observation", "action", "output1", "gain", "goal"]
+                batch, MINIBATCH, EPOCHS, keys=["observation", "action", "log_prob", "gain", "goal"]
             ):
                 _, new, entropy, value = agent.get_action_and_value(
                     minibatch["observation"], minibatch["action"]
                 )
-                ratio = (new - minibatch["output1"]).exp()
+                ratio = (new - minibatch["log_prob"]).exp()
                 gain = minibatch["gain"].squeeze(-1)
                 gain = (gain - gain.mean()) / (gain.std() + 1e-8)
                 policy_loss = torch.max(

@@ -506,8 +506,8 @@ def test_a_policy_of_stable_baselines_acts_as_its_model(
             value, log_prob, _ = trained.policy.evaluate_actions(
                 batch["observation"].flatten(0, 1), batch["action"].flatten(0, 1)
             )
-        assert torch.allclose(batch["output1"].flatten(0, 1), value, atol=1e-4) and torch.allclose(
-            batch["output2"].flatten(), log_prob, atol=1e-4
+        assert torch.allclose(batch["value"].flatten(0, 1), value, atol=1e-4) and torch.allclose(
+            batch["log_prob"].flatten(), log_prob, atol=1e-4
         )
     if algorithm == "SAC":
         assert (

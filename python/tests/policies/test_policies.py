@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -36,6 +37,7 @@ from windrow.collectors import (
     RandomPolicy,
 )
 from windrow.envs import GymEnv
+from windrow.policies.answers import ordered
 
 
 def collect(policy, env=cartpole, **arguments) -> TensorDict:
@@ -104,9 +106,42 @@ def test_extra_outputs_become_columns() -> None:
     def policy(observation):
         return (observation[..., 0] > 0).long(), observation * 2, observation.sum(-1, keepdim=True)
 
-    batch = collect(policy)
+    with pytest.warns(UserWarning, match='the policy returns a tuple, .* called "output1"') as told:
+        batch = collect(policy)
     assert torch.equal(batch["output1"], 2 * batch["observation"])
     assert batch["output2"].shape == (40, 1)
+    assert len(told) == 1
+
+
+class Agent(nn.Module):
+    """As in CleanRL's scripts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor, self.critic = nn.Linear(4, 2), nn.Linear(4, 1)
+
+    def get_action_and_value(self, x: torch.Tensor, action: Any = None) -> tuple[Any, ...]:
+        probs = Categorical(logits=self.actor(x))
+        action = probs.sample() if action is None else action
+        return action, probs.log_prob(action), probs.entropy(), self.critic(x)
+
+
+@pytest.mark.parametrize("policy_backend", ["native", "torch"])
+def test_outputs_of_cleanrls_method_have_its_names(policy_backend: str) -> None:
+    agent = Agent()
+    batch = collect(agent.get_action_and_value, policy_backend=policy_backend)
+    _, log_prob, entropy, value = agent.get_action_and_value(batch["observation"], batch["action"])
+    for name, expected in (("log_prob", log_prob), ("entropy", entropy), ("value", value)):
+        assert torch.allclose(batch[name], expected, atol=1e-5)
+
+
+def test_an_observation_keeps_its_name_where_an_output_would_have_it() -> None:
+    assert ordered(Agent().get_action_and_value, ["action"], 4, ["value"]) == [
+        "action",
+        "output1",
+        "output2",
+        "output3",
+    ]
 
     def with_td(td):
         by_td(td)

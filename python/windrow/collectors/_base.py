@@ -96,6 +96,8 @@ class BaseCollector(Control):
     _rows: int | None = None
     #: The batch that ``return_same_td`` delivers again.
     _same: Any = None
+    #: The first batch was looked at for outputs of the policy without names.
+    _has_named = False
     #: The user was warned of a worker that is missed.
     _missed = False
     #: Why worker processes have refused the graph of the policy, if they have.
@@ -502,6 +504,8 @@ class BaseCollector(Control):
         if self._progress is not None:
             self._progress.add(batch, self)
         self._source.mark(batch)
+        if not self._has_named:
+            self._tell_of_names(batch)
         batch = self._processed(batch)
         if self.replay_buffer is not None:
             return batch
@@ -510,6 +514,15 @@ class BaseCollector(Control):
         if self.post_collect_hook is not None:
             self.post_collect_hook(batch)
         return batch
+
+    def _tell_of_names(self, batch: td.TensorDictBase) -> None:
+        """Says how outputs of the policy that have no names get some."""
+        self._has_named = True
+        if "output1" in batch.keys() and "output1" not in batch["next"].keys():
+            warn(
+                'the policy returns a tuple, whose outputs beside the action are called "output1" and so on in batches: a dictionary, such as '
+                '{"action": action, "log_prob": log_prob}, gives them names'
+            )
 
     def _into_the_same(self, batch: td.TensorDictBase) -> td.TensorDictBase:
         """``batch`` in the memory of the one before; in its own where that has another shape or

@@ -114,6 +114,25 @@ def named(answer: Any, action_keys: Sequence[Key]) -> dict[Key, Any] | None:
     return {key: value for key, value in found.items() if not recurrent.is_private(key)}
 
 
+#: What a tuple holds beside the action, by the name of the method: CleanRL's.
+_ORDERS = {"get_action_and_value": ("log_prob", "entropy", "value")}
+
+
+def ordered(
+    policy: object, action_keys: Sequence[Key], count: int, observed: Sequence[Key]
+) -> list[Key]:
+    """Names of the ``count`` outputs of a tuple: the actions, then those that are known of the
+    method or that the policy has as ``_order``, unless one is ``observed``; otherwise ``"output1"``
+    and so on.
+    """
+    known = _ORDERS.get(getattr(policy, "__name__", ""), ())
+    names: tuple[str, ...] = getattr(policy, "_order", known)
+    others = count - len(action_keys)
+    if len(action_keys) != 1 or len(names) != others or {*names} & {*observed}:
+        names = tuple(f"output{number}" for number in range(1, others + 1))
+    return [*action_keys, *names]
+
+
 def _fields(answer: Any, action_keys: Sequence[Key] = ()) -> Mapping[Any, Any] | None:
     """What ``answer`` has by name; None where it names nothing."""
     if isinstance(answer, Mapping):

@@ -182,6 +182,9 @@ class _Called(_Network):
     actions are not clipped: their log-probability is that of what was drawn.
     """
 
+    #: What is beside actions, if there is something: see :func:`windrow.policies.answers.ordered`.
+    _order = ("value", "log_prob")
+
     def __init__(self, policy: Any) -> None:
         super().__init__(policy)
         self._chooses = "deterministic" in inspect.signature(policy.forward).parameters

@@ -481,10 +481,7 @@ class TorchPolicy:
             raise TypeError(
                 f"the policy returns {count} tensors, expected one for each of {list(map(public, action_keys))}"
             )
-        self._ordered = [
-            *action_keys,
-            *(f"output{number}" for number in range(1, count - len(action_keys) + 1)),
-        ]
+        self._ordered = answers.ordered(self.policy, action_keys, count, self.keys)
         return list(zip(self._ordered, self._first(rows, self._tensors_of(answer))))
 
     def _answer_to_arrays(self, given: list[torch.Tensor], error: Exception) -> Any:

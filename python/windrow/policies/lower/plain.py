@@ -18,6 +18,7 @@ from torch import nn
 from windrow import _fence
 from windrow.envs._specs import Key, path, short
 from windrow.policies import recurrent
+from windrow.policies.answers import ordered
 from windrow.policies.arguments import arguments_of
 from windrow.policies.lower import rules
 from windrow.policies.lower.inputs import Leaf
@@ -114,8 +115,7 @@ class _Writer:
         found = _several(self.call(policy, self._read(path(keys[places[0]]))))
         if len(found) < len(actions):
             raise NotLowerable(f"it returns {len(found)} tensors, expected {len(actions)}")
-        others = [f"output{number}" for number in range(1, len(found) - len(actions) + 1)]
-        return dict(zip((*actions, *others), found, strict=True))
+        return dict(zip(ordered(policy, actions, len(found), keys), found, strict=True))
 
     def call(self, part: nn.Module, value: Value) -> _Found:
         """What ``part`` returns for ``value``."""
