@@ -199,10 +199,9 @@ class _Signature(inspect.Signature):
     def __str__(self) -> str:
         shown = list(self.parameters.values())
         common = [parameter for parameter in shown if isinstance(parameter, _Common)]
-        lines, kind = [], inspect.Parameter.POSITIONAL_OR_KEYWORD
+        lines: list[str] = []
         for parameter in common or shown:
-            if parameter.kind is parameter.KEYWORD_ONLY is not kind:
-                kind = parameter.kind
+            if parameter.kind is parameter.KEYWORD_ONLY and "*," not in lines:
                 lines.append("*,")
             lines.append(f"{_text_of(parameter)},")
         if common:
@@ -245,7 +244,7 @@ def signature_of(declaration: Callable[..., object]) -> inspect.Signature:
             )
     ignored = {name: field.type for name, field in fields.items() if _is_ignored(field)}
     if ignored:
-        legacy: Any = TypedDict("Legacy", ignored, total=False)  # type: ignore[operator]
+        legacy: Any = TypedDict("Legacy", ignored, total=False)  # type: ignore[misc]
         parameters.append(
             inspect.Parameter("legacy", inspect.Parameter.VAR_KEYWORD, annotation=Unpack[legacy])
         )

@@ -150,3 +150,20 @@ def test_choices_stand_for_the_numbers_of_torchrl(
             )
             frames.append(frame.select("observation", ("next", "observation"), ("next", "reward")))
         assert_same(*frames)
+
+
+class Halved(ours.RewardScaling):
+    def __init__(self) -> None:
+        super().__init__(0.0, 0.5)
+
+
+class Paired(ours.CatFrames):
+    def __init__(self) -> None:
+        super().__init__(2, -1, in_keys=["observation"])
+
+
+def test_a_class_that_is_derived_stands_for_the_transform_of_its_base() -> None:
+    env = ours.TransformedEnv(ours.GymEnv("CartPole-v1"), ours.Compose(Halved(), Paired()))
+    frames = env.rollout(3)
+    assert frames["observation"].shape == (3, 8)
+    assert frames["next", "reward"].flatten().tolist() == [0.5] * 3

@@ -109,7 +109,7 @@ def _checked(kind: type[Part]) -> Callable[..., None]:
     @functools.wraps(init)
     def checked(self: object, /, *args: Any, **kwargs: Any) -> None:
         refuse_unknown(type(self).__name__, kwargs, known)
-        init(self, *args, **kwargs)  # type: ignore[misc]
+        init(self, *args, **kwargs)
 
     checked.__signature__ = bound_to_self(signature_of(kind))  # type: ignore[attr-defined]
     return checked

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import field
 from enum import IntEnum
-from typing import Any, SupportsInt
+from typing import Any, ClassVar, SupportsInt
 
 from windrow._lazy import torch
 from windrow.envs._recipe import Described
@@ -39,7 +39,14 @@ def number(name: str, given: object) -> float:
 
 @declared
 class _Keyed(Transform):
-    """A transform of ``in_keys`` to ``out_keys``."""
+    """A transform of ``in_keys``, or those that are its default, to ``out_keys``."""
+
+    _default: ClassVar[tuple[Key, ...]] = ("reward",)
+    #: Arguments of the engine's transform that are numbers or None.
+    _numbers: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        self._settle_keys(self._default)
 
     def _settle_keys(self, default: Keys, only: tuple[str, ...] = ()) -> None:
         own: Any = self
@@ -63,6 +70,11 @@ class _Keyed(Transform):
             "out_keys": None if own.out_keys == own.in_keys else own.out_keys,
         }
 
+    def _described(self, plain: bool = False) -> list[Described]:
+        [(name, arguments)] = super()._described(plain)
+        numbers = _numbers({name: getattr(self, name) for name in self._numbers})
+        return [(name, {**arguments, **numbers, **self._keys()})]
+
 
 @declared
 class RewardScaling(_Keyed):
@@ -82,18 +94,8 @@ class RewardScaling(_Keyed):
     in_keys: Keys = None
     out_keys: Keys = None
     standard_normal: bool = False
-
-    def __post_init__(self) -> None:
-        self._settle_keys(["reward"])
-
-    def _described(self, plain: bool = False) -> list[Described]:
-        numbers = {"loc": number("loc", self.loc), "scale": number("scale", self.scale)}
-        return [
-            (
-                "RewardScaling",
-                {**numbers, "standard_normal": bool(self.standard_normal), **self._keys()},
-            )
-        ]
+    _numbers = ("loc", "scale")
+    _passed = ("standard_normal",)
 
 
 @declared
@@ -111,13 +113,7 @@ class RewardClipping(_Keyed):
     clamp_max: float | torch.Tensor | None = None
     in_keys: Keys = None
     out_keys: Keys = None
-
-    def __post_init__(self) -> None:
-        self._settle_keys(["reward"])
-
-    def _described(self, plain: bool = False) -> list[Described]:
-        bounds = {"clamp_min": self.clamp_min, "clamp_max": self.clamp_max}
-        return [("RewardClipping", {**_bounds(bounds), **self._keys()})]
+    _numbers = ("clamp_min", "clamp_max")
 
 
 @declared
@@ -143,18 +139,16 @@ class ClipTransform(_Keyed):
     out_keys_inv: Keys = None
     low: float | torch.Tensor | None = field(default=None, kw_only=True)
     high: float | torch.Tensor | None = field(default=None, kw_only=True)
+    _numbers = ("low", "high")
+    _passed = ("in_keys_inv",)
 
     def __post_init__(self) -> None:
         self._settle_keys([], ("out_keys_inv",))
-        bounds = _bounds({"low": self.low, "high": self.high})
+        bounds = _numbers({"low": self.low, "high": self.high})
         if not bounds:
             raise TypeError("ClipTransform needs low, high or both")
         if not bounds.get("low", -math.inf) < bounds.get("high", math.inf):
             raise ValueError(f"low has to be below high, got low={self.low} and high={self.high}")
-
-    def _described(self, plain: bool = False) -> list[Described]:
-        bounds = _bounds({"low": self.low, "high": self.high})
-        return [("ClipTransform", {**bounds, **self._keys(), "in_keys_inv": self.in_keys_inv})]
 
 
 @declared
@@ -172,12 +166,10 @@ class SignTransform(_Keyed):
     out_keys: Keys = None
     in_keys_inv: Keys = None
     out_keys_inv: Keys = None
+    _passed = ("in_keys_inv",)
 
     def __post_init__(self) -> None:
         self._settle_keys([], ("out_keys_inv",))
-
-    def _described(self, plain: bool = False) -> list[Described]:
-        return [("SignTransform", {**self._keys(), "in_keys_inv": self.in_keys_inv})]
 
 
 @declared
@@ -225,12 +217,6 @@ class BinarizeReward(_Keyed):
     in_keys: Keys = None
     out_keys: Keys = None
 
-    def __post_init__(self) -> None:
-        self._settle_keys(["reward"])
-
-    def _described(self, plain: bool = False) -> list[Described]:
-        return [("BinarizeReward", self._keys())]
-
 
 @declared
 class TargetReturn(Transform):
@@ -253,8 +239,10 @@ class TargetReturn(Transform):
     in_keys: Keys = None
     out_keys: Keys = None
     reset_key: Key | None = None
+    _passed = ("target_return", "mode", "in_keys", "out_keys")
 
     def __post_init__(self) -> None:
+        self.target_return = float(self.target_return)
         if self.mode not in ("reduce", "constant"):
             raise ValueError(f"mode can be 'reduce' or 'constant', got {self.mode!r}")
         if self.reset_key not in (None, "_reset"):
@@ -266,15 +254,6 @@ class TargetReturn(Transform):
             raise ValueError(
                 f"expected a name for each of {self.in_keys}, got out_keys={self.out_keys}"
             )
-
-    def _described(self, plain: bool = False) -> list[Described]:
-        keys = {"in_keys": self.in_keys, "out_keys": self.out_keys}
-        return [
-            (
-                "TargetReturn",
-                {"target_return": float(self.target_return), "mode": self.mode, **keys},
-            )
-        ]
 
 
 @declared
@@ -291,6 +270,7 @@ class ActionMask(Transform):
 
     action_key: Key = "action"
     mask_key: Key = "action_mask"
+    _passed = ("action_key", "mask_key")
 
     def __post_init__(self) -> None:
         for name in ("action_key", "mask_key"):
@@ -298,9 +278,6 @@ class ActionMask(Transform):
                 raise ValueError(
                     f"{name} has to be a name or a tuple of names, got {getattr(self, name)!r}"
                 )
-
-    def _described(self, plain: bool = False) -> list[Described]:
-        return [("ActionMask", {"action_key": self.action_key, "mask_key": self.mask_key})]
 
 
 class ActionDiscretizer(Transform):
@@ -349,7 +326,7 @@ class ActionDiscretizer(Transform):
         return f"ActionDiscretizer({self.num_intervals!r}, sampling={self.sampling.name}, categorical={self.categorical})"
 
 
-def _bounds(given: dict[str, Any]) -> dict[str, float]:
+def _numbers(given: dict[str, Any]) -> dict[str, float]:
     return {name: number(name, value) for name, value in given.items() if value is not None}
 
 

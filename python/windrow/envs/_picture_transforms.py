@@ -34,7 +34,7 @@ class ToTensorImage(Pictures):
     in_keys: Keys = field(default=None, kw_only=True)
     out_keys: Keys = field(default=None, kw_only=True)
     shape_tolerant: bool = field(default=False, kw_only=True)
-    _arguments = ("from_int", "unsqueeze", "dtype", "shape_tolerant")
+    _passed = ("from_int", "unsqueeze", "dtype", "shape_tolerant")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,7 +72,7 @@ class CenterCrop(Pictures):
     h: int | None = None
     in_keys: Keys = None
     out_keys: Keys = None
-    _arguments = ("w", "h")
+    _passed = ("w", "h")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,7 +99,7 @@ class Resize(Pictures):
     interpolation: Any = "bilinear"
     in_keys: Keys = None
     out_keys: Keys = None
-    _arguments = ("w", "h", "interpolation")
+    _passed = ("w", "h", "interpolation")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,8 +32,6 @@ class Keyed(Transform):
     in_keys: Keys
     out_keys: Keys
     _default: ClassVar[tuple[Key, ...]] = ()
-    #: The arguments that the engine's transform has, too.
-    _arguments: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         self.in_keys = _listed(self._default if self.in_keys is None else self.in_keys)
@@ -50,7 +48,7 @@ class Keyed(Transform):
                 )
 
     def _described(self, plain: bool = False) -> list[Described]:
-        arguments = {name: getattr(self, name) for name in self._arguments}
+        [(name, arguments)] = super()._described(plain)
         pairs = [
             [key, out]
             for key, out in zip(_listed(self.in_keys), _listed(self.out_keys), strict=True)
@@ -59,14 +57,14 @@ class Keyed(Transform):
         chained = any(pair[0] == out for i, pair in enumerate(pairs) for _, out in pairs[:i])
         groups = [[pair] for pair in pairs] if chained else [pairs]
         described: list[Described] = [
-            (type(self).__name__, {**arguments, "keys": group}) for group in groups if group
+            (name, {**arguments, "keys": group}) for group in groups if group
         ]
         inside, outside = (
-            _listed(getattr(self, name, None)) for name in ("in_keys_inv", "out_keys_inv")
+            _listed(getattr(self, keys, None)) for keys in ("in_keys_inv", "out_keys_inv")
         )
         if inside:
             inverse = [list(pair) for pair in zip(inside, outside or inside, strict=True)]
-            described.append((type(self).__name__, {**arguments, "keys": [], "keys_inv": inverse}))
+            described.append((name, {**arguments, "keys": [], "keys_inv": inverse}))
         return described
 
 
@@ -99,6 +97,7 @@ class CatTensors(Transform):
     del_keys: bool = field(default=True, kw_only=True)
     unsqueeze_if_oor: bool = field(default=False, kw_only=True)
     sort: bool = field(default=True, kw_only=True)
+    _passed = ("in_keys", "out_key", "dim", "del_keys", "unsqueeze_if_oor", "sort")
 
     def __post_init__(self) -> None:
         if self.in_keys is None and self.dim != -1:
@@ -117,10 +116,6 @@ class CatTensors(Transform):
     def out_keys(self) -> list[Key]:
         """Name of the result, as a list."""
         return [self.out_key]
-
-    def _described(self, plain: bool = False) -> list[Described]:
-        names = ("in_keys", "out_key", "dim", "del_keys", "unsqueeze_if_oor", "sort")
-        return [("CatTensors", {name: getattr(self, name) for name in names})]
 
 
 @declared
@@ -157,7 +152,7 @@ class CatFrames(Pictures):
     done_key: Key | None = None
     future: bool = False
     mask_key: Key | None = None
-    _arguments = ("N", "dim", "padding", "padding_value")
+    _passed = ("N", "dim", "padding", "padding_value")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -193,7 +188,7 @@ class TimeMaxPool(Keyed):
     T: int = 1
     reset_key: Key | None = None
     _default = ("observation",)
-    _arguments = ("T",)
+    _passed = ("T",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -223,7 +218,7 @@ class FlattenObservation(Pictures):
     in_keys: Keys = None
     out_keys: Keys = None
     allow_positive_dim: bool = False
-    _arguments = ("first_dim", "last_dim")
+    _passed = ("first_dim", "last_dim")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -255,7 +250,7 @@ class UnsqueezeTransform(Keyed):
     out_keys: Keys = field(default=None, kw_only=True)
     in_keys_inv: Keys = field(default=None, kw_only=True)
     out_keys_inv: Keys = field(default=None, kw_only=True)
-    _arguments = ("dim",)
+    _passed = ("dim",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -288,7 +283,7 @@ class PermuteTransform(Keyed):
     out_keys: Keys = None
     in_keys_inv: Keys = None
     out_keys_inv: Keys = None
-    _arguments = ("dims",)
+    _passed = ("dims",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -321,7 +316,7 @@ class RenameTransform(Keyed):
     in_keys_inv: Keys = None
     out_keys_inv: Keys = None
     create_copy: bool = False
-    _arguments = ("create_copy",)
+    _passed = ("create_copy",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -346,6 +341,8 @@ class SelectTransform(Transform):
         ValueError: rewards or flags shall not stay.
     """
 
+    _passed = ("selected_keys",)
+
     def __init__(
         self, *selected_keys: Key, keep_rewards: bool = True, keep_dones: bool = True
     ) -> None:
@@ -356,9 +353,6 @@ class SelectTransform(Transform):
         ):
             raise ValueError("rewards, done, terminated and truncated stay: collectors need them")
         self.keep_rewards, self.keep_dones = keep_rewards, keep_dones
-
-    def _described(self, plain: bool = False) -> list[Described]:
-        return [("SelectTransform", {"selected_keys": self.selected_keys})]
 
 
 class ExcludeTransform(Transform):
@@ -431,9 +425,7 @@ class NoopResetEnv(Transform):
 
     noops: int = 30
     random: bool = True
-
-    def _described(self, plain: bool = False) -> list[Described]:
-        return [("NoopResetEnv", {"noops": self.noops, "random": self.random})]
+    _passed = ("noops", "random")
 
 
 @declared

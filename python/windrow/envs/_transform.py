@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from windrow import _fence, envs
 from windrow.envs._base import EnvBase
@@ -37,8 +37,8 @@ def declared(cls: T) -> T:
 class Transform(metaclass=Counterpart):
     """A transform of an environment, which the engine carries out.
 
-    A subclass is :func:`declared` by its arguments, and says in ``_described`` which transforms of
-    the engine it stands for.
+    A subclass is :func:`declared` by its arguments. It stands for the engine's transform of its
+    name with ``_passed``, or for those that its ``_described`` says.
     """
 
     _defers = True
@@ -47,6 +47,8 @@ class Transform(metaclass=Counterpart):
     #: The environment that this goes around, and the transforms between the two.
     _parent: tuple[EnvBase, list[Any]] | None = None
     _check_batched_worker_compat = ReadByWrappers()
+    #: The arguments that the engine's transform has, too.
+    _passed: ClassVar[tuple[str, ...]] = ()
     #: Whether a state can be loaded while environments are stepped.
     _takes_states = False
     #: Differs once what the transform was made with was changed in place.
@@ -71,7 +73,8 @@ class Transform(metaclass=Counterpart):
         """Names and arguments of the engine's transforms, the first nearest to the environment.
         ``plain`` ones have the right specs, but may observe other numbers.
         """
-        raise NotImplementedError
+        own = next(kind for kind in type(self).__mro__ if kind.__module__.startswith("windrow."))
+        return [(own.__name__, {name: getattr(self, name) for name in self._passed})]
 
     def _prepare(self, recipe: Recipe) -> Recipe:
         """``recipe``, of what this goes around, with what it has to observe for this."""

@@ -152,12 +152,10 @@ class InitTracker(Transform):
     """
 
     init_key: str = "is_init"
+    _passed = ("init_key",)
 
     def __post_init__(self) -> None:
         _name("init_key", self.init_key)
-
-    def _described(self, plain: bool = False) -> list[Described]:
-        return [("InitTracker", {"init_key": self.init_key})]
 
 
 @declared
