@@ -14,6 +14,7 @@ import pytest
 import pages
 import windrow
 from windrow.collectors import BaseCollector, Evaluator
+from windrow.envs import Transform
 
 
 def with_examples() -> list[str]:
@@ -33,6 +34,18 @@ def with_examples() -> list[str]:
         if spec and str(spec.origin).endswith(".py")
     }
     return sorted(name for name, path in sources.items() if ">>> " in Path(path).read_text())
+
+
+def transforms() -> list[type]:
+    """The transforms of windrow."""
+    found = [getattr(windrow.envs, name) for name in windrow.envs.__all__]
+    kinds = [kind for kind in found if isinstance(kind, type)]
+    return [kind for kind in kinds if issubclass(kind, Transform) and kind is not Transform]
+
+
+@pytest.mark.parametrize("kind", transforms())
+def test_a_transform_has_an_example(kind: type) -> None:
+    assert ">>> " in (vars(kind)["__doc__"] or "")
 
 
 @pytest.mark.parametrize("name", with_examples())

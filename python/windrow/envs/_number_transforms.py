@@ -87,6 +87,12 @@ class RewardScaling(_Keyed):
         in_keys: the rewards; ``["reward"]`` unless given.
         out_keys: names of the results; those of ``in_keys`` unless given.
         standard_normal: how the numbers are meant.
+
+    Example:
+        >>> from windrow.envs import GymEnv, RewardScaling, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), RewardScaling(loc=0.0, scale=0.5))
+        >>> env.rollout(3)["next", "reward"].flatten()
+        tensor([0.5000, 0.5000, 0.5000])
     """
 
     loc: float | torch.Tensor
@@ -107,6 +113,12 @@ class RewardClipping(_Keyed):
         clamp_max: the greatest reward; None for no such bound.
         in_keys: the rewards; ``["reward"]`` unless given.
         out_keys: names of the results; those of ``in_keys`` unless given.
+
+    Example:
+        >>> from windrow.envs import GymEnv, RewardClipping, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), RewardClipping(-0.5, 0.5))
+        >>> env.rollout(3)["next", "reward"].flatten()
+        tensor([0.5000, 0.5000, 0.5000])
     """
 
     clamp_min: float | torch.Tensor | None = None
@@ -131,6 +143,13 @@ class ClipTransform(_Keyed):
     Raises:
         TypeError: there is neither ``low`` nor ``high``, or one is no number.
         ValueError: ``low`` is not below ``high``.
+
+    Example:
+        >>> from windrow.envs import ClipTransform, GymEnv, TransformedEnv
+        >>> env = GymEnv("CartPole-v1")
+        >>> env = TransformedEnv(env, ClipTransform(in_keys=["observation"], low=-0.01, high=0.01))
+        >>> env.rollout(3)["observation"].abs().max() <= 0.01
+        tensor(True)
     """
 
     in_keys: Keys = None
@@ -160,6 +179,12 @@ class SignTransform(_Keyed):
         out_keys: names of the signs; those of ``in_keys`` unless given.
         in_keys_inv: actions of which the environment takes the sign.
         out_keys_inv: those of ``in_keys_inv``.
+
+    Example:
+        >>> from windrow.envs import GymEnv, SignTransform, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), SignTransform(in_keys=["reward"]))
+        >>> env.rollout(3)["next", "reward"].flatten()
+        tensor([1., 1., 1.])
     """
 
     in_keys: Keys = None
@@ -183,6 +208,14 @@ class DTypeCastTransform(_Keyed):
         out_keys: names of the results; those of ``in_keys`` unless given.
         in_keys_inv: without effect: actions are cast to what the environment takes in any case.
         out_keys_inv: without effect, too.
+
+    Example:
+        >>> import torch
+        >>> from windrow.envs import DTypeCastTransform, GymEnv, TransformedEnv
+        >>> env = GymEnv("CartPole-v1")
+        >>> env = TransformedEnv(env, DTypeCastTransform(torch.float32, torch.float64))
+        >>> env.rollout(3)["observation"].dtype
+        torch.float64
     """
 
     dtype_in: torch.dtype
@@ -212,6 +245,12 @@ class BinarizeReward(_Keyed):
     Args:
         in_keys: the rewards; ``["reward"]`` unless given.
         out_keys: names of the results; those of ``in_keys`` unless given.
+
+    Example:
+        >>> from windrow.envs import BinarizeReward, GymEnv, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), BinarizeReward())
+        >>> env.rollout(3)["next", "reward"].flatten()
+        tensor([1, 1, 1], dtype=torch.int8)
     """
 
     in_keys: Keys = None
@@ -232,6 +271,12 @@ class TargetReturn(Transform):
     Raises:
         ValueError: there is no such mode or reset key, or ``out_keys`` are not as many as
             ``in_keys``.
+
+    Example:
+        >>> from windrow.envs import GymEnv, TargetReturn, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), TargetReturn(10.0))
+        >>> env.rollout(3)["next", "target_return"].flatten()
+        tensor([9., 8., 7.])
     """
 
     target_return: float
@@ -266,6 +311,12 @@ class ActionMask(Transform):
 
     Raises:
         ValueError: one of the two is no key.
+
+    Example:
+        >>> from windrow.envs import ActionMask, GymEnv, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("Taxi-v4", info_keys=["action_mask"]), ActionMask())
+        >>> env.rollout(2)["action_mask"].shape
+        torch.Size([2, 6])
     """
 
     action_key: Key = "action"
@@ -292,6 +343,12 @@ class ActionDiscretizer(Transform):
         sampling: which number of its interval a choice stands for, of
             :class:`ActionDiscretizer.SamplingStrategy`; ``MEDIAN`` unless given.
         categorical: whether choices are indices; otherwise they are one-hot.
+
+    Example:
+        >>> from windrow.envs import ActionDiscretizer, GymEnv, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("Pendulum-v1"), ActionDiscretizer(num_intervals=3))
+        >>> env.rollout(3)["action"].shape
+        torch.Size([3, 1])
     """
 
     class SamplingStrategy(IntEnum):

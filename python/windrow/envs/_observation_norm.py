@@ -41,6 +41,13 @@ class ObservationNorm(Transform):
         RuntimeError: there are no ``in_keys``.
         ValueError: one of ``loc`` and ``scale`` is given without the other, or ``out_keys`` are not
             as many.
+
+    Example:
+        >>> from windrow.envs import GymEnv, ObservationNorm, TransformedEnv
+        >>> env = GymEnv("CartPole-v1")
+        >>> env = TransformedEnv(env, ObservationNorm(loc=0.0, scale=2.0, in_keys=["observation"]))
+        >>> env.rollout(3)["observation"].shape
+        torch.Size([3, 4])
     """
 
     def __init__(

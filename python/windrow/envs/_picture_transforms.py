@@ -26,6 +26,13 @@ class ToTensorImage(Pictures):
         in_keys: the pictures; ``["pixels"]`` unless given.
         out_keys: names of the results, the same unless given.
         shape_tolerant: whether pictures that have not three channels keep their layout.
+
+    Example:
+        >>> from windrow.envs import GymEnv, ToTensorImage, TransformedEnv
+        >>> env = GymEnv("CartPole-v1", backend="gymnasium", from_pixels=True)
+        >>> env = TransformedEnv(env, ToTensorImage())
+        >>> env.rollout(2)["pixels"].shape
+        torch.Size([2, 3, 400, 600])
     """
 
     from_int: bool | None = None
@@ -51,6 +58,13 @@ class GrayScale(Pictures):
     Args:
         in_keys: the pictures; ``["pixels"]`` unless given.
         out_keys: names of the results, the same unless given.
+
+    Example:
+        >>> from windrow.envs import Compose, GrayScale, GymEnv, ToTensorImage, TransformedEnv
+        >>> env = GymEnv("CartPole-v1", backend="gymnasium", from_pixels=True)
+        >>> env = TransformedEnv(env, Compose(ToTensorImage(), GrayScale()))
+        >>> env.rollout(2)["pixels"].shape
+        torch.Size([2, 1, 400, 600])
     """
 
     in_keys: Keys = None
@@ -66,6 +80,13 @@ class CenterCrop(Pictures):
         h: size of the last one; ``w`` unless given.
         in_keys: the pictures; ``["pixels"]`` unless given.
         out_keys: names of the results, the same unless given.
+
+    Example:
+        >>> from windrow.envs import CenterCrop, Compose, GymEnv, ToTensorImage, TransformedEnv
+        >>> env = GymEnv("CartPole-v1", backend="gymnasium", from_pixels=True)
+        >>> env = TransformedEnv(env, Compose(ToTensorImage(), CenterCrop(200)))
+        >>> env.rollout(2)["pixels"].shape
+        torch.Size([2, 3, 200, 200])
     """
 
     w: int
@@ -92,6 +113,13 @@ class Resize(Pictures):
 
     Raises:
         ValueError: there is no such interpolation.
+
+    Example:
+        >>> from windrow.envs import Compose, GymEnv, Resize, ToTensorImage, TransformedEnv
+        >>> env = GymEnv("CartPole-v1", backend="gymnasium", from_pixels=True)
+        >>> env = TransformedEnv(env, Compose(ToTensorImage(), Resize(84)))
+        >>> env.rollout(2)["pixels"].shape
+        torch.Size([2, 3, 84, 84])
     """
 
     w: int | Sequence[int]

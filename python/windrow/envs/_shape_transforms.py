@@ -89,6 +89,14 @@ class CatTensors(Transform):
 
     Raises:
         ValueError: ``dim`` is not -1 where there are no ``in_keys``.
+
+    Example:
+        >>> from windrow.envs import CatTensors, Compose, GymEnv, StepCounter, TransformedEnv
+        >>> first = StepCounter()
+        >>> second = CatTensors(["observation"], out_key="vector", del_keys=False)
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), Compose(first, second))
+        >>> env.rollout(3)["vector"].shape
+        torch.Size([3, 4])
     """
 
     in_keys: Sequence[Key] | None = None
@@ -139,6 +147,13 @@ class CatFrames(Pictures):
     Raises:
         ValueError: ``N``, ``dim`` or ``padding`` is none of those, or another argument is used that
             replay buffers only know.
+
+    Example:
+        >>> from windrow.envs import CatFrames, GymEnv, TransformedEnv
+        >>> env = GymEnv("CartPole-v1")
+        >>> env = TransformedEnv(env, CatFrames(N=4, dim=-1, in_keys=["observation"]))
+        >>> env.rollout(3)["observation"].shape
+        torch.Size([3, 16])
     """
 
     N: int
@@ -181,6 +196,12 @@ class TimeMaxPool(Keyed):
 
     Raises:
         ValueError: ``T`` is below 1.
+
+    Example:
+        >>> from windrow.envs import GymEnv, TimeMaxPool, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), TimeMaxPool(T=2))
+        >>> env.rollout(3)["observation"].shape
+        torch.Size([3, 4])
     """
 
     in_keys: Keys = None
@@ -211,6 +232,14 @@ class FlattenObservation(Pictures):
 
     Raises:
         ValueError: a dimension is not negative, without ``allow_positive_dim``.
+
+    Example:
+        >>> from windrow.envs import FlattenObservation, GymEnv, TransformedEnv, UnsqueezeTransform
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"))
+        >>> env = env.append_transform(UnsqueezeTransform(-1, in_keys=["observation"]))
+        >>> env = env.append_transform(FlattenObservation(-2, -1, in_keys=["observation"]))
+        >>> env.rollout(3)["observation"].shape
+        torch.Size([3, 4])
     """
 
     first_dim: int
@@ -242,6 +271,13 @@ class UnsqueezeTransform(Keyed):
 
     Raises:
         RuntimeError: ``dim`` is not negative, without ``allow_positive_dim``.
+
+    Example:
+        >>> from windrow.envs import GymEnv, TransformedEnv, UnsqueezeTransform
+        >>> env = GymEnv("CartPole-v1")
+        >>> env = TransformedEnv(env, UnsqueezeTransform(-1, in_keys=["observation"]))
+        >>> env.rollout(3)["observation"].shape
+        torch.Size([3, 4, 1])
     """
 
     dim: int
@@ -260,6 +296,14 @@ class UnsqueezeTransform(Keyed):
 class SqueezeTransform(UnsqueezeTransform):
     """Removes a dimension, where its size is one. Arguments are those of
     :class:`UnsqueezeTransform`, of which it is the opposite.
+
+    Example:
+        >>> from windrow.envs import GymEnv, SqueezeTransform, TransformedEnv, UnsqueezeTransform
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"))
+        >>> env = env.append_transform(UnsqueezeTransform(-1, in_keys=["observation"]))
+        >>> env = env.append_transform(SqueezeTransform(-1, in_keys=["observation"]))
+        >>> env.rollout(3)["observation"].shape
+        torch.Size([3, 4])
     """
 
 
@@ -276,6 +320,14 @@ class PermuteTransform(Keyed):
 
     Raises:
         ValueError: ``dims`` are others, or actions are named.
+
+    Example:
+        >>> from windrow.envs import GymEnv, PermuteTransform, TransformedEnv, UnsqueezeTransform
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"))
+        >>> env = env.append_transform(UnsqueezeTransform(-1, in_keys=["observation"]))
+        >>> env = env.append_transform(PermuteTransform([-1, -2], in_keys=["observation"]))
+        >>> env.rollout(3)["observation"].shape
+        torch.Size([3, 1, 4])
     """
 
     dims: Sequence[int]
@@ -309,6 +361,12 @@ class RenameTransform(Keyed):
 
     Raises:
         ValueError: keys are not as many, or one is both old and new.
+
+    Example:
+        >>> from windrow.envs import GymEnv, RenameTransform, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), RenameTransform(["observation"], ["state"]))
+        >>> env.rollout(3)["state"].shape
+        torch.Size([3, 4])
     """
 
     in_keys: Keys
@@ -339,6 +397,13 @@ class SelectTransform(Transform):
 
     Raises:
         ValueError: rewards or flags shall not stay.
+
+    Example:
+        >>> from windrow.envs import Compose, GymEnv, SelectTransform, StepCounter, TransformedEnv
+        >>> env = GymEnv("CartPole-v1")
+        >>> env = TransformedEnv(env, Compose(StepCounter(), SelectTransform("observation")))
+        >>> "step_count" in env.rollout(3)
+        False
     """
 
     _passed = ("selected_keys",)
@@ -364,6 +429,13 @@ class ExcludeTransform(Transform):
 
     Raises:
         ValueError: a reward or a flag shall be left out, or ``inverse``.
+
+    Example:
+        >>> from windrow.envs import Compose, ExcludeTransform, GymEnv, StepCounter, TransformedEnv
+        >>> env = GymEnv("CartPole-v1")
+        >>> env = TransformedEnv(env, Compose(StepCounter(), ExcludeTransform("step_count")))
+        >>> "step_count" in env.rollout(3)
+        False
     """
 
     def __init__(self, *excluded_keys: Key, inverse: bool = False) -> None:
@@ -397,6 +469,12 @@ class FrameSkipTransform(Transform):
 
     Raises:
         ValueError: it is below 1.
+
+    Example:
+        >>> from windrow.envs import FrameSkipTransform, GymEnv, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), FrameSkipTransform(4))
+        >>> env.rollout(1)["next", "reward"].flatten()
+        tensor([4.])
     """
 
     frame_skip: int = 1
@@ -421,6 +499,12 @@ class NoopResetEnv(Transform):
     Args:
         noops: number of steps.
         random: whether the number is drawn, from 0 to ``noops - 1``.
+
+    Example:
+        >>> from windrow.envs import GymEnv, NoopResetEnv, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), NoopResetEnv(3))
+        >>> env.rollout(3).shape
+        torch.Size([3])
     """
 
     noops: int = 30
@@ -443,6 +527,12 @@ class EndOfLifeTransform(Transform):
 
     Raises:
         ValueError: a key is none of those, or the attribute is another one.
+
+    Example:
+        >>> from windrow.envs import EndOfLifeTransform, GymEnv, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("ALE/Breakout-v5"), EndOfLifeTransform())
+        >>> env.rollout(2)["end-of-life"].shape
+        torch.Size([2, 1])
     """
 
     eol_key: Key = "end-of-life"

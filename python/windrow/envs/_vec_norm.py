@@ -244,6 +244,12 @@ class VecNorm(Running):
     Raises:
         ValueError: ``shared_td`` or ``shapes`` are given, or ``out_keys`` are not as many as
             ``in_keys``.
+
+    Example:
+        >>> from windrow.envs import GymEnv, TransformedEnv, VecNorm
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), VecNorm(in_keys=["observation"]))
+        >>> env.rollout(3)["observation"].shape
+        torch.Size([3, 4])
     """
 
     _rule = "VecNorm"
@@ -334,6 +340,12 @@ class VecNormV2(Running):
     Raises:
         ValueError: ``stateful`` is False, ``shared_data`` is given, or ``out_keys`` are not as many
             as ``in_keys``.
+
+    Example:
+        >>> from windrow.envs import GymEnv, TransformedEnv, VecNormV2
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), VecNormV2(in_keys=["observation"]))
+        >>> env.rollout(3)["observation"].shape
+        torch.Size([3, 4])
     """
 
     _rule = "VecNormV2"

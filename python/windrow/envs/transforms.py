@@ -72,6 +72,12 @@ class StepCounter(Transform):
     Raises:
         ValueError: ``max_steps`` is below 1, a key is no string, or an episode would go on although
             it is truncated.
+
+    Example:
+        >>> from windrow.envs import GymEnv, StepCounter, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), StepCounter(max_steps=3))
+        >>> env.rollout(9)["next", "step_count"].flatten()
+        tensor([1, 2, 3])
     """
 
     max_steps: int | None = None
@@ -114,6 +120,12 @@ class RewardSum(Transform):
     Raises:
         ValueError: a key is no name, there are not as many ``out_keys`` as ``in_keys``, or other
             ``reset_keys``.
+
+    Example:
+        >>> from windrow.envs import GymEnv, RewardSum, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), RewardSum())
+        >>> env.rollout(3)["next", "episode_reward"].flatten()
+        tensor([1., 2., 3.])
     """
 
     in_keys: Sequence[Key] | None = None
@@ -149,6 +161,12 @@ class InitTracker(Transform):
 
     Raises:
         ValueError: it is no string.
+
+    Example:
+        >>> from windrow.envs import GymEnv, InitTracker, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), InitTracker())
+        >>> env.rollout(3)["is_init"].flatten()
+        tensor([ True, False, False])
     """
 
     init_key: str = "is_init"
@@ -170,6 +188,12 @@ class DoubleToFloat(Transform):
 
     Raises:
         ValueError: ``out_keys`` are others than ``in_keys``.
+
+    Example:
+        >>> from windrow.envs import DoubleToFloat, GymEnv, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), DoubleToFloat())
+        >>> env.rollout(3)["observation"].dtype
+        torch.float32
     """
 
     in_keys: Sequence[Key] | None = None
@@ -191,6 +215,12 @@ class FiniteTensorDictCheck(Transform):
     one, and where.
 
     Observations of other transforms are checked where they come before this one.
+
+    Example:
+        >>> from windrow.envs import FiniteTensorDictCheck, GymEnv, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), FiniteTensorDictCheck())
+        >>> env.rollout(3).shape
+        torch.Size([3])
     """
 
     def _described(self, plain: bool = False) -> list[Described]:
@@ -259,6 +289,12 @@ class Compose(Transform):
     Args:
         several: the transforms, or lists of some.
         transforms: more of them, by name.
+
+    Example:
+        >>> from windrow.envs import Compose, GymEnv, RewardSum, StepCounter, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), Compose(StepCounter(), RewardSum()))
+        >>> [type(transform).__name__ for transform in env.transform]
+        ['StepCounter', 'RewardSum']
     """
 
     def __init__(
