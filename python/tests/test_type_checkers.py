@@ -29,6 +29,7 @@ Collector("CartPole-v1", 3, frames_per_batch=10)
 Collector("CartPole-v1", frames_per_batch=10, replay_buffer="buffer")
 Collector("CartPole-v1", frames_per_batch=10, interruptor=print)
 Evaluator(None, print)
+Collector("CartPole-v1", frames_per_batch=10, use_bufers=True)
 """
 
 RIGHT = """\

@@ -314,73 +314,22 @@ impl PartialEq for Opaque {
 
 #[cfg(test)]
 mod tests {
-    use tensordict::DType;
-
     use super::*;
     use crate::testing::CountingEnv;
-    use crate::transforms::NAMES;
+    use crate::transforms::examples;
     use crate::transforms::vec_driver::VecDriver;
-    use crate::{
-        ActionDiscretizer, ActionMask, BinarizeReward, CartPole, CatFrames, CatTensors, CenterCrop,
-        ClipTransform, DTypeCastTransform, DoubleToFloat, EndOfLifeTransform, ExcludeTransform,
-        FiniteCheck, FlattenObservation, FrameSkipTransform, GrayScale, InitTracker, Keys,
-        LimitFlag, Lockstep, NextObservationDelta, NoopResetEnv, ObservationNorm, OneHotActions,
-        OneHotObservations, PermuteTransform, Primer, RenameTransform, Resize, RewardClipping,
-        RewardScaling, RewardSum, SelectTransform, SignTransform, SqueezeTransform, Statistics,
-        StepCounter, TargetReturn, TimeMaxPool, ToTensorImage, UnsqueezeTransform, VecNorm,
-        VecNormV2,
-    };
+    use crate::{CartPole, CatFrames, DoubleToFloat, Keys, LimitFlag, RewardSum, StepCounter};
 
     /// A recipe with every transform, and arguments that are easily lost.
     fn full() -> EnvRecipe {
-        let norm = ObservationNorm::new("observation", &[0.1, -0.0, 1e-300], &[1.0 / 3.0]);
-        let shared = Statistics::new();
-        let means = VecNormV2::new([("body", "speed")]).with_lockstep(Lockstep::Mean);
-        EnvRecipe::of_skipping("Pendulum-v1", 4)
-            .with_num_envs(3)
-            .with_transform(ActionDiscretizer::new([2, 3]))
-            .with_transform(ActionMask::default())
-            .with_transform(BinarizeReward::default())
-            .with_transform(ClipTransform::new(["reward"], f64::MIN, 1e-300))
-            .with_transform(DTypeCastTransform::new(DType::Bool, DType::I64))
-            .with_transform(RewardClipping::new(-0.0, 1.0 / 3.0))
-            .with_transform(RewardScaling::standardize(0.1, 3.0))
-            .with_transform(SignTransform::of([("body", "speed")]))
-            .with_transform(TargetReturn::new(0.3))
-            .with_transform(VecNorm::default().with_decay(0.99).sharing(&shared))
-            .with_transform(means)
-            .with_transform(CatFrames::new(4, -3, Keys::of(["pixels"])).padded_with(-0.5))
-            .with_transform(CatTensors::new([("body", "speed")]).named(("body", "all")))
-            .with_transform(CenterCrop::new(3, 4, Keys::of(["pixels"])))
-            .with_transform(DoubleToFloat::of([("body", "speed")]))
-            .with_transform(EndOfLifeTransform::default())
-            .with_transform(ExcludeTransform::new([("body", "speed")]))
-            .with_transform(FiniteCheck {})
-            .with_transform(FlattenObservation::new(-3, -1, Keys::of(["pixels"])))
-            .with_transform(FrameSkipTransform::new(4))
-            .with_transform(GrayScale::new(Keys::of(["pixels"])))
-            .with_transform(InitTracker::new().named("begun"))
-            .with_transform(LimitFlag::new(("steps", "late"), 9))
-            .with_transform(NextObservationDelta::new("bfloat16"))
-            .with_transform(NoopResetEnv::always(3))
-            .with_transform(norm.named("normed"))
-            .with_transform(OneHotActions::of_scores())
-            .with_transform(OneHotObservations {})
-            .with_transform(Primer::new("hidden", [1, 2], f32::NEG_INFINITY))
+        let recipe = EnvRecipe::of_skipping("Pendulum-v1", 4).with_num_envs(3);
+        examples::all()
+            .into_iter()
+            .fold(recipe, EnvRecipe::with_transform)
             .with_transform(
                 CatFrames::new(2, -1, Keys::of(["observation"])).padded_with(f64::NEG_INFINITY),
             )
-            .with_transform(PermuteTransform::new([-1, -2], Keys::of(["pixels"])))
-            .with_transform(RenameTransform::new(Keys::pairs([("a", ("b", "c"))])).with_copy())
-            .with_transform(Resize::new(84, 80, Keys::of(["pixels"])))
-            .with_transform(RewardSum::new().named(("stats", "sum", "all")))
-            .with_transform(SelectTransform::new(["pixels"]))
-            .with_transform(SqueezeTransform::new(-1, Keys::of(["pixels"])))
-            .with_transform(StepCounter::new().with_max_steps(5))
             .with_transform(StepCounter::new().or_named(("own", "steps")))
-            .with_transform(TimeMaxPool::new(2, Keys::of(["pixels"])))
-            .with_transform(ToTensorImage::default())
-            .with_transform(UnsqueezeTransform::new(-1, Keys::of(["pixels"])))
     }
 
     #[test]
@@ -391,14 +340,6 @@ mod tests {
             let bytes = recipe.to_bytes().unwrap();
             assert_eq!(EnvRecipe::from_bytes(&bytes).unwrap(), recipe);
         }
-    }
-
-    #[test]
-    fn no_transform_is_missing_in_the_recipe_that_is_written_and_read() {
-        let recipe = full();
-        let tested: Vec<&str> = recipe.transforms().iter().map(AnyTransform::name).collect();
-        let missing = NAMES.iter().filter(|name| !tested.contains(name));
-        assert_eq!(missing.collect::<Vec<_>>(), [&""; 0]);
     }
 
     #[test]

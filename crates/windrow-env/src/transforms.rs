@@ -83,9 +83,10 @@ pub use vec_norm::{Lockstep, VecNorm, VecNormV2};
 
 use crate::{EnvError, Transformed, VecEnv};
 
-/// The table of transforms: a variant for each, called as its type.
+/// The table of transforms: a variant for each, called as its type. `Name = example` has arguments
+/// that are easily lost, which tests of recipes write and read.
 macro_rules! transforms {
-    ($($name:ident),* $(,)?) => {
+    ($($name:ident = $example:expr),* $(,)?) => {
         /// Any of windrow's transforms, with its arguments: what an
         /// [`EnvRecipe`](crate::EnvRecipe) holds.
         ///
@@ -142,52 +143,64 @@ macro_rules! transforms {
             pub use super::{$($name),*};
         }
 
-        /// The names of the transforms of the table.
+        /// The examples of the table.
         #[cfg(test)]
-        pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
+        pub(crate) mod examples {
+            use tensordict::DType;
+
+            use super::*;
+            use crate::{Keys, Lockstep, Statistics};
+
+            pub(crate) fn all() -> Vec<AnyTransform> {
+                vec![$($example.into()),*]
+            }
+        }
     };
 }
 
 transforms!(
-    ActionDiscretizer,
-    ActionMask,
-    BinarizeReward,
-    ClipTransform,
-    DTypeCastTransform,
-    CatFrames,
-    CatTensors,
-    CenterCrop,
-    DoubleToFloat,
-    EndOfLifeTransform,
-    ExcludeTransform,
-    FiniteCheck,
-    FlattenObservation,
-    FrameSkipTransform,
-    GrayScale,
-    InitTracker,
-    LimitFlag,
-    NextObservationDelta,
-    NoopResetEnv,
-    ObservationNorm,
-    OneHotActions,
-    OneHotObservations,
-    PermuteTransform,
-    Primer,
-    RewardClipping,
-    RewardScaling,
-    RewardSum,
-    SignTransform,
-    StepCounter,
-    TargetReturn,
-    VecNorm,
-    VecNormV2,
-    RenameTransform,
-    Resize,
-    SelectTransform,
-    SqueezeTransform,
-    TimeMaxPool,
-    ToTensorImage,
-    UnsqueezeTransform,
+    ActionDiscretizer = ActionDiscretizer::new([2, 3]),
+    ActionMask = ActionMask::default(),
+    BinarizeReward = BinarizeReward::default(),
+    ClipTransform = ClipTransform::new(["reward"], f64::MIN, 1e-300),
+    DTypeCastTransform = DTypeCastTransform::new(DType::Bool, DType::I64),
+    CatFrames = CatFrames::new(4, -3, Keys::of(["pixels"])).padded_with(-0.5),
+    CatTensors = CatTensors::new([("body", "speed")]).named(("body", "all")),
+    CenterCrop = CenterCrop::new(3, 4, Keys::of(["pixels"])),
+    DoubleToFloat = DoubleToFloat::of([("body", "speed")]),
+    EndOfLifeTransform = EndOfLifeTransform::default(),
+    ExcludeTransform = ExcludeTransform::new([("body", "speed")]),
+    FiniteCheck = FiniteCheck {},
+    FlattenObservation = FlattenObservation::new(-3, -1, Keys::of(["pixels"])),
+    FrameSkipTransform = FrameSkipTransform::new(4),
+    GrayScale = GrayScale::new(Keys::of(["pixels"])),
+    InitTracker = InitTracker::new().named("begun"),
+    LimitFlag = LimitFlag::new(("steps", "late"), 9),
+    NextObservationDelta = NextObservationDelta::new("bfloat16"),
+    NoopResetEnv = NoopResetEnv::always(3),
+    ObservationNorm =
+        ObservationNorm::new("observation", &[0.1, -0.0, 1e-300], &[1.0 / 3.0]).named("normed"),
+    OneHotActions = OneHotActions::of_scores(),
+    OneHotObservations = OneHotObservations {},
+    PermuteTransform = PermuteTransform::new([-1, -2], Keys::of(["pixels"])),
+    Primer = Primer::new("hidden", [1, 2], f32::NEG_INFINITY),
+    RewardClipping = RewardClipping::new(-0.0, 1.0 / 3.0),
+    RewardScaling = RewardScaling::standardize(0.1, 3.0),
+    RewardSum = RewardSum::new().named(("stats", "sum", "all")),
+    SignTransform = SignTransform::of([("body", "speed")]),
+    StepCounter = StepCounter::new().with_max_steps(5),
+    TargetReturn = TargetReturn::new(0.3),
+    VecNorm = VecNorm::default()
+        .with_decay(0.99)
+        .sharing(&Statistics::new()),
+    VecNormV2 = VecNormV2::new([("body", "speed")]).with_lockstep(Lockstep::Mean),
+    RenameTransform = RenameTransform::new(Keys::pairs([("a", ("b", "c"))])).with_copy(),
+    Resize = Resize::new(84, 80, Keys::of(["pixels"])),
+    SelectTransform = SelectTransform::new(["pixels"]),
+    SqueezeTransform = SqueezeTransform::new(-1, Keys::of(["pixels"])),
+    TimeMaxPool = TimeMaxPool::new(2, Keys::of(["pixels"])),
+    ToTensorImage = ToTensorImage::default(),
+    UnsqueezeTransform = UnsqueezeTransform::new(-1, Keys::of(["pixels"])),
 );
 
 impl AnyTransform {

@@ -15,6 +15,18 @@ from windrow.envs._recipe import Described
 from windrow.envs._specs import Key, path, short
 from windrow.envs._transform import Transform, declared
 
+__all__ = [
+    "ActionDiscretizer",
+    "ActionMask",
+    "BinarizeReward",
+    "ClipTransform",
+    "DTypeCastTransform",
+    "RewardClipping",
+    "RewardScaling",
+    "SignTransform",
+    "TargetReturn",
+]
+
 Keys = Sequence[Key] | None
 
 

@@ -13,6 +13,13 @@ from windrow._windrow import resize
 from windrow.envs._shape_transforms import Keys, Pictures
 from windrow.envs._transform import declared
 
+__all__ = [
+    "CenterCrop",
+    "GrayScale",
+    "Resize",
+    "ToTensorImage",
+]
+
 
 @declared
 class ToTensorImage(Pictures):

@@ -11,6 +11,22 @@ from windrow.envs._recipe import Described, Gymnasium, Many, Recipe
 from windrow.envs._specs import Key, path, short
 from windrow.envs._transform import Transform, declared
 
+__all__ = [
+    "CatFrames",
+    "CatTensors",
+    "EndOfLifeTransform",
+    "ExcludeTransform",
+    "FlattenObservation",
+    "FrameSkipTransform",
+    "NoopResetEnv",
+    "PermuteTransform",
+    "RenameTransform",
+    "SelectTransform",
+    "SqueezeTransform",
+    "TimeMaxPool",
+    "UnsqueezeTransform",
+]
+
 Keys = Sequence[Key] | Key | None
 
 #: What stands for the reward and the flags of a step, which are no observations.

@@ -13,43 +13,37 @@ from windrow._arguments import warn_ignored
 from windrow._lazy import module, torch
 from windrow._types import AnyTransform, Device, Env
 from windrow._windrow import EnvHandle
+from windrow.envs import _number_transforms, _picture_transforms, _shape_transforms
 from windrow.envs._base import EnvBase
 from windrow.envs._convert import of
 from windrow.envs._counterpart import is_windrows
 from windrow.envs._described import Facts
-from windrow.envs._number_transforms import (
-    ActionDiscretizer,
-    ActionMask,
-    BinarizeReward,
-    ClipTransform,
-    DTypeCastTransform,
-    RewardClipping,
-    RewardScaling,
-    SignTransform,
-    TargetReturn,
-    keys_of,
-)
+from windrow.envs._number_transforms import *  # noqa: F403
+from windrow.envs._number_transforms import keys_of
 from windrow.envs._observation_norm import ObservationNorm
-from windrow.envs._picture_transforms import CenterCrop, GrayScale, Resize, ToTensorImage
+from windrow.envs._picture_transforms import *  # noqa: F403
 from windrow.envs._recipe import Described, Recipe
-from windrow.envs._shape_transforms import (
-    CatFrames,
-    CatTensors,
-    EndOfLifeTransform,
-    ExcludeTransform,
-    FlattenObservation,
-    FrameSkipTransform,
-    NoopResetEnv,
-    PermuteTransform,
-    RenameTransform,
-    SelectTransform,
-    SqueezeTransform,
-    TimeMaxPool,
-    UnsqueezeTransform,
-)
+from windrow.envs._shape_transforms import *  # noqa: F403
 from windrow.envs._specs import Key, delta_type, path, short
 from windrow.envs._transform import Transform, around, declared
 from windrow.envs._vec_norm import VecNorm, VecNormV2
+
+__all__ = [
+    "Compose",
+    "DoubleToFloat",
+    "FiniteTensorDictCheck",
+    "InitTracker",
+    "ObservationNorm",
+    "RewardSum",
+    "StepCounter",
+    "Transform",
+    "TransformedEnv",
+    "VecNorm",
+    "VecNormV2",
+]
+__all__ += _number_transforms.__all__
+__all__ += _picture_transforms.__all__
+__all__ += _shape_transforms.__all__
 
 _recurrent = module("windrow.policies.recurrent")
 #: Modules of TorchRL's package of this name are found below this one.
