@@ -10,24 +10,26 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from windrow._lazy import module
 
 LIBRARY = "torchrl"
+#: The package that takes all names and arguments of TorchRL's.
+DOOR = f"windrow.{LIBRARY}"
 #: Modules of ``windrow.torchrl``, by what they do.
 HOMES = {
-    name: f"windrow.{LIBRARY}._{name}"
+    name: f"{DOOR}._{name}"
     for name in ("adapter", "around", "methods", "schedulers", "sharing", "specs")
 }
 adapter, around, methods, schedulers, sharing, specs = map(module, HOMES.values())
 
 #: Functions that take environments of these libraries, see :func:`windrow.envs.register_adapter`.
 ADAPTERS = {
-    "pettingzoo": f"windrow.{LIBRARY}._libraries:of_pettingzoo",
+    "pettingzoo": f"{DOOR}._libraries:of_pettingzoo",
     LIBRARY: f"{HOMES['adapter']}:of",
-    "vmas": f"windrow.{LIBRARY}._libraries:of_vmas",
+    "vmas": f"{DOOR}._libraries:of_vmas",
 }
 
 
@@ -41,6 +43,38 @@ class Method:
 
     def __get__(self, own: object, owner: type | None = None) -> Callable[..., Any]:
         return getattr(methods, self._name).__get__(own, owner)
+
+
+class Beyond(ValueError):
+    """Arguments that a class of windrow's refuses, and TorchRL's of the same name takes."""
+
+
+def beyond(made: object, why: str) -> Beyond:
+    """The error of a constructor of ``made``: it says ``why``, and where there is a class that
+    takes the arguments.
+    """
+    taken = f"{DOOR}.envs.{type(made).__name__} takes this, where {LIBRARY} is installed"
+    return Beyond(f"{why}; {taken}")
+
+
+def check_derived(cls: type, root: type, methods: Collection[str]) -> None:
+    """Checks that windrow can use ``cls``, a class derived from ``root`` of :mod:`windrow.envs`.
+
+    Args:
+        methods: names of methods that TorchRL calls, and windrow never does.
+
+    Raises:
+        TypeError: a class outside of windrow derives from ``root`` itself, or has such a method.
+    """
+    defined = ", ".join(sorted({*methods} & vars(cls).keys()))
+    if cls.__module__.partition(".")[0] == "windrow" or not (defined or root in cls.__bases__):
+        return
+    base = next(base for base in cls.__bases__ if issubclass(base, root))
+    way = f"{DOOR}.envs.{root.__name__}" if base is root else f"{LIBRARY}.envs.{base.__name__}"
+    raise TypeError(
+        f"{cls.__name__} derives from {base.__name__} of windrow.envs, which never calls "
+        f"{defined or 'methods of a class of yours'}: derive it from {way}, where {LIBRARY} is installed"
+    )
 
 
 def loaded(name: str) -> Any:
@@ -66,10 +100,3 @@ def is_installed() -> bool:
             raise
         return False
     return True
-
-
-def class_of(name: str) -> type | None:
-    """The class ``name`` of ``torchrl.envs``; None where it has none, or is not installed."""
-    return (
-        getattr(importlib.import_module(f"{LIBRARY}.envs"), name, None) if is_installed() else None
-    )

@@ -12,9 +12,10 @@ import torch
 torchrl = pytest.importorskip("torchrl")
 
 import windrow.envs as ours
+import windrow.torchrl
 from theirs import Counting
 from windrow.collectors import Collector, MultiSyncCollector
-from windrow.envs import (
+from windrow.torchrl.envs import (
     Compose,
     EnvCreator,
     GymEnv,
@@ -64,7 +65,7 @@ def is_twice(batch: Any, key: str = "observation") -> bool:
 
 def test_a_users_transform_is_torchrls() -> None:
     assert issubclass(Twice, torchrl.envs.Transform) and isinstance(Twice(), Transform)
-    assert isinstance(StepCounter(), Transform) and not isinstance(3, Transform)
+    assert not isinstance(Twice(), ours.Transform)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -167,7 +168,9 @@ def test_a_primer_may_draw_states() -> None:
     assert played["h"].shape == (2, 2) and played["h"].unique().numel() > 1
 
 
-def test_arguments_that_windrow_refuses_are_torchrls() -> None:
+def test_arguments_that_windrow_refuses_name_the_stand_in_which_makes_torchrls() -> None:
+    with pytest.raises(ValueError, match=r"; windrow\.torchrl\.envs\.StepCounter takes this"):
+        ours.StepCounter(3, update_done=False)
     counter = StepCounter(3, update_done=False)
     assert type(counter) is torchrl.envs.StepCounter and isinstance(counter, StepCounter)
     with pytest.warns(
@@ -183,8 +186,22 @@ def test_arguments_that_windrow_refuses_are_torchrls() -> None:
         .rollout(5)
         .shape
     )
-    with pytest.raises(ValueError, match="max_steps must be 1 or more, got 0"):
-        StepCounter(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "error"),
+    [
+        ("StepCounter", {"max_steps": 0}, "max_steps must be 1 or more, got 0"),
+        ("StepCounter", {"max_step": 3, "update_done": False}, "max_step"),
+        ("CatFrames", {"N": 0, "dim": -1}, "N of 1 or more"),
+        ("RewardScaling", {"loc": 0, "scale": 1, "out_keys": ["a", "b"]}, "as many out_keys"),
+    ],
+)
+def test_a_mistake_is_an_error_of_windrows_in_the_stand_in_too(
+    name: str, arguments: dict[str, Any], error: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=error):
+        getattr(windrow.torchrl.envs, name)(**arguments)
 
 
 def test_around_an_environment_of_torchrl() -> None:

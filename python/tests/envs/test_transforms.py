@@ -405,9 +405,9 @@ def test_exploration_types_are_those_of_tensordict() -> None:
 def test_a_transform_of_samples_says_that_it_needs_torchrl(
     transform: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_fence, "class_of", lambda name: None)
+    monkeypatch.setattr(_fence, "is_installed", lambda: False)
     with pytest.raises(
         TypeError,
-        match="of windrow.envs is done to environments, by the engine, and TorchRL, whose transform",
+        match="the engine does RewardSum to environments: to do it to a TensorDict needs torchrl",
     ):
         transform(torch.zeros(1))

@@ -50,7 +50,7 @@ def test_every_public_name_is_answered(package: str) -> None:
         ("data.replay_buffers.samplers", "SliceSampler", "windrow.data"),
         ("data.replay_buffers.scheduler", "LinearScheduler", "windrow.torchrl"),
         ("envs.libs.gym", "GymEnv", "windrow.envs"),
-        ("envs.transforms.transforms", "RewardSum", "windrow.envs"),
+        ("envs.transforms.transforms", "RewardSum", "windrow.torchrl"),
         ("envs.batched_envs", "ParallelEnv", "windrow.torchrl.envs"),
         ("envs.env_creator", "env_creator", "windrow.envs"),
         ("collectors.collectors", "SyncDataCollector", "windrow.torchrl.collectors"),
@@ -78,9 +78,7 @@ def test_modules_of_any_depth_answer(module: str, name: str, home: str) -> None:
 def test_star_imports_take_what_those_of_torchrl_do() -> None:
     taken: dict[str, object] = {}
     exec("from windrow.torchrl.envs import *", taken)
-    assert {*torchrl.envs.__all__} <= {*taken} and taken[
-        "TransformedEnv"
-    ] is windrow.envs.TransformedEnv
+    assert {*torchrl.envs.__all__} <= {*taken} and taken["GymEnv"] is windrow.envs.GymEnv
 
 
 def test_a_module_is_the_same_however_it_is_reached() -> None:
@@ -223,7 +221,19 @@ def test_the_fence_is_closed() -> None:
         if not name.startswith("torchrl/") and said_in_code(source)
     }
     # The package lists its parts, and figures can have the names that they have in TorchRL.
-    assert said - {"envs/_torchrl_objects.py"} == {"_fence.py", "__init__.py", "_logger.py"}
+    assert said == {"_fence.py", "__init__.py", "_logger.py"}
+
+
+def test_no_class_outside_of_the_stand_in_changes_what_a_class_is() -> None:
+    """A metaclass, a finder and an ``isinstance`` of their own are in ``windrow.torchrl`` alone."""
+    hooks = ("metaclass=", "__instancecheck__", "__subclasshook__", "meta_path")
+    package = Path(windrow.__file__).parent
+    having = {
+        source.relative_to(package).parts[0]
+        for source in package.rglob("*.py")
+        if any(hook in source.read_text() for hook in hooks)
+    }
+    assert having == {"torchrl"}
 
 
 def test_texts_that_name_something_are_found() -> None:

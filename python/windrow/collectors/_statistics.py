@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from windrow import _fence
 from windrow._lazy import torch
 from windrow._windrow import Statistics
-from windrow.envs._counterpart import is_windrows
+from windrow.envs._base import EnvBase
 from windrow.envs._factory import Factory, is_function
+from windrow.envs._transform import Transform
 from windrow.envs._vec_norm import Running
 from windrow.envs._video import Video
 
@@ -147,7 +148,7 @@ def _set_makers(env: Any, makers: list[Any]) -> None:
 
 
 def _is_several(part: Any) -> bool:
-    return is_windrows(part) and "_makers" in vars(part)
+    return isinstance(part, EnvBase) and "_makers" in vars(part)
 
 
 def _parts(env: object) -> Iterator[Any]:
@@ -165,7 +166,7 @@ def _parts(env: object) -> Iterator[Any]:
 def _inside(part: Any) -> list[Any]:
     if _is_several(part):
         return [make for make in part._makers if not is_function(make)]
-    if is_windrows(part):
+    if isinstance(part, (EnvBase, Transform)):
         inside = [
             vars(part)[name]
             for name in ("base_env", "_name", "_env", "_video")

@@ -12,7 +12,7 @@ from windrow._types import WorkerDevices
 from windrow._windrow import CollectorCore
 from windrow.collectors._arguments import CollectorArguments
 from windrow.envs import _convert
-from windrow.envs._counterpart import is_windrows
+from windrow.envs._base import EnvBase
 from windrow.envs._factory import Factory, InTurn, env_of, is_function
 from windrow.envs._innermost import innermost
 from windrow.envs._recipe import Recipe
@@ -140,7 +140,7 @@ class Workers:
         given = [
             env for one in self.given for env in (one.makers if isinstance(one, InTurn) else [one])
         ]
-        seeds = [env._take_seed() for env in given if is_windrows(env)]
+        seeds = [env._take_seed() for env in given if isinstance(env, EnvBase)]
         return next((seed for seed in seeds if seed is not None), None)
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from windrow import _needs, envs
+from windrow import _fence, _needs, envs
 from windrow._codecs import own_codec
 from windrow._lazy import module, tensordict as td, torch
 from windrow._numbers import whole
 from windrow._types import AnyTransform, Device
 from windrow._values import public, stacked as stacked_steps, with_actions, with_values
 from windrow._windrow import EnvHandle
-from windrow.envs._counterpart import Counterpart, ReadByWrappers
 from windrow.envs._described import FLAGS, Described, Facts
 from windrow.envs._recipe import Recipe
 from windrow.envs._specs import Key, Spec, path, set_delta, torch_noise
@@ -25,14 +25,24 @@ _predictors, _rollouts = (
 )
 
 
-class EnvBase(Described, metaclass=Counterpart):
+class _OfInit:
+    """The signature of a class that has a ``__new__`` too: that of its ``__init__``."""
+
+    def __get__(self, own: object, owner: type) -> inspect.Signature:
+        if own is not None:
+            raise AttributeError(f"{owner.__name__!r} object has no attribute '__signature__'")
+        signature = inspect.signature(owner.__init__)  # type: ignore[misc]
+        return signature.replace(parameters=[*signature.parameters.values()][1:])
+
+
+class EnvBase(Described):
     """An environment that steps on ``TensorDict``s, and that collectors make copies of.
 
     Observations, rewards and flags are those of TorchRL: ``reset`` gives a root, ``step`` adds
-    ``"next"`` to it. A class of the user's that derives from this one is an environment of TorchRL,
-    with ``_step``, ``_reset`` and ``_set_seed`` of its own; everything here that takes an
-    environment takes it. windrow's own say in ``_new_recipe`` how they are made; they are made when
-    they are first needed.
+    ``"next"`` to it. windrow's own classes say in ``_new_recipe`` how environments are made; they
+    are made when they are first needed. An environment with a ``_step`` and a ``_reset`` of its own
+    derives from :class:`windrow.torchrl.envs.EnvBase`, and everything here that takes an
+    environment takes it.
 
     Args:
         device: where tensors are put; None leaves them on the CPU without saying so.
@@ -40,7 +50,11 @@ class EnvBase(Described, metaclass=Counterpart):
 
     #: Whether states can be loaded while a collector steps it.
     _takes_states = False
-    _inplace_update = _supports_set_state = _has_dynamic_specs = ReadByWrappers()
+    __signature__ = _OfInit()
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        _fence.check_derived(cls, EnvBase, ("_reset", "_set_seed", "_step"))
 
     def __init__(self, device: Device | None = None) -> None:
         self._device = device

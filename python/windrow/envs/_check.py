@@ -8,7 +8,6 @@ from windrow._lazy import tensordict as td, torch
 from windrow._types import Env
 from windrow._values import parted, without_values
 from windrow.envs._base import EnvBase
-from windrow.envs._counterpart import is_windrows
 from windrow.envs._described import FLAGS
 from windrow.envs._specs import path, short
 from windrow.envs.transforms import Wrapped
@@ -47,7 +46,7 @@ def check_env(env: Env, *, steps: int = 100, seed: int = 0) -> None:
 
 
 def _own(env: Env) -> EnvBase:
-    return env if is_windrows(env) and isinstance(env, EnvBase) else Wrapped(env)
+    return env if isinstance(env, EnvBase) else Wrapped(env)
 
 
 def _checked(env: EnvBase, steps: int, seed: int) -> td.TensorDictBase:

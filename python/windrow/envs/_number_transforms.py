@@ -10,6 +10,7 @@ from dataclasses import field
 from enum import IntEnum
 from typing import Any, ClassVar, SupportsInt
 
+from windrow import _fence
 from windrow._lazy import torch
 from windrow.envs._recipe import Described
 from windrow.envs._specs import Key, path, short
@@ -71,9 +72,8 @@ class _Keyed(Transform):
         for name in only:
             own.in_keys_inv = keys_of("in_keys_inv", own.in_keys_inv) or []
             if keys_of("out_keys_inv", own.out_keys_inv) not in (None, [], own.in_keys_inv):
-                raise ValueError(
-                    f"{name} has the names of in_keys_inv, {own.in_keys_inv}, got {own.out_keys_inv}"
-                )
+                why = f"{name} has the names of in_keys_inv, {own.in_keys_inv}, got {own.out_keys_inv}"
+                raise _fence.beyond(self, why)
 
     def _keys(self) -> dict[str, Any]:
         own: Any = self
@@ -303,7 +303,7 @@ class TargetReturn(Transform):
         if self.mode not in ("reduce", "constant"):
             raise ValueError(f"mode can be 'reduce' or 'constant', got {self.mode!r}")
         if self.reset_key not in (None, "_reset"):
-            raise ValueError(f"reset_key can only be '_reset', got {self.reset_key!r}")
+            raise _fence.beyond(self, f"reset_key can only be '_reset', got {self.reset_key!r}")
         self.in_keys = keys_of("in_keys", self.in_keys or ["reward"]) or []
         beside = [short((*path(key)[:-1], "target_return")) for key in self.in_keys]
         self.out_keys = keys_of("out_keys", self.out_keys or beside) or []

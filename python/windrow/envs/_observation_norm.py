@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from windrow import _fence
 from windrow._lazy import numpy, torch
 from windrow._types import Array, Numbers
 from windrow._warnings import warn
@@ -66,9 +67,8 @@ class ObservationNorm(Transform):
         if (loc is None) != (scale is None):
             raise ValueError("ObservationNorm takes both loc and scale, or neither")
         if in_keys_inv or out_keys_inv:
-            raise ValueError(
-                "ObservationNorm normalises observations only, got in_keys_inv or out_keys_inv"
-            )
+            why = "ObservationNorm normalises observations only, got in_keys_inv or out_keys_inv"
+            raise _fence.beyond(self, why)
         self.in_keys = [path(key) for key in in_keys]
         self.out_keys = self.in_keys if out_keys is None else [path(key) for key in out_keys]
         if len(self.out_keys) != len(self.in_keys):
@@ -77,7 +77,8 @@ class ObservationNorm(Transform):
             )
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             if out != key and len(out) != 1:
-                raise ValueError(f"an out_key that is not its in_key has one name, got {out!r}")
+                why = f"an out_key that is not its in_key has one name, got {out!r}"
+                raise _fence.beyond(self, why)
         self.standard_normal, self.eps = bool(standard_normal), eps
         #: What is added and the factor, or, where ``standard_normal``, mean and deviation, for each
         #: of the keys.

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from functools import partial
 from typing import Any
 
 from windrow._arguments import one_of
 from windrow._lazy import torch
-from windrow._windrow import resize
 from windrow.envs._shape_transforms import Keys, Pictures
 from windrow.envs._transform import declared
 
@@ -145,22 +143,3 @@ class Resize(Pictures):
         one_of("bilinear", "bicubic", "nearest", "nearest-exact")(
             "interpolation", self.interpolation
         )
-
-    def _as_theirs(self) -> Any:
-        # Samples become what environments observe, to the last bit.
-        theirs = super()._as_theirs()
-        theirs._apply_transform = partial(
-            _resized, theirs, {"w": self.w, "h": self.h, "interpolation": self.interpolation}
-        )
-        return theirs
-
-
-def _resized(theirs: Any, described: dict[str, Any], pictures: torch.Tensor) -> torch.Tensor:
-    # There is nothing to be read where torch traces a module, to export it or to compile it.
-    if (
-        torch.compiler.is_compiling()
-        or pictures.requires_grad
-        or pictures.dtype in (torch.float16, torch.bfloat16)
-    ):
-        return type(theirs)._apply_transform(theirs, pictures)
-    return resize(pictures, described).to(pictures.device)

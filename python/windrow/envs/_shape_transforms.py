@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar
 
+from windrow import _fence
 from windrow._arguments import one_of
 from windrow.envs._recipe import Described, Gymnasium, Many, Recipe
 from windrow.envs._specs import Key, path, short
@@ -59,9 +60,8 @@ class Keyed(Transform):
             )
         for key in self.in_keys:
             if path(key) in _OF_STEPS:
-                raise ValueError(
-                    f"{name} changes observations, got {key!r}: the reward and the flags of a step keep name and shape"
-                )
+                why = f"{name} changes observations, got {key!r}: the reward and the flags of a step keep name and shape"
+                raise _fence.beyond(self, why)
 
     def _described(self, plain: bool = False) -> list[Described]:
         [(name, arguments)] = super()._described(plain)
@@ -193,9 +193,10 @@ class CatFrames(Pictures):
             )
         one_of("same", "constant")("padding", self.padding)
         if self.as_inverse or self.future or self.mask_key is not None:
-            raise ValueError(
-                "as_inverse, future and mask_key are of use to replay buffers: give these a CatFrames of TorchRL"
+            why = (
+                "as_inverse, future and mask_key are of use to replay buffers, not to environments"
             )
+            raise _fence.beyond(self, why)
         _root(self)
 
 
@@ -359,9 +360,8 @@ class PermuteTransform(Keyed):
         if sorted(self.dims) != list(range(-len(self.dims), 0)):
             raise ValueError(f"dims must be each of {-len(self.dims)} to -1 once, got {self.dims}")
         if self.in_keys_inv or self.out_keys_inv:
-            raise ValueError(
-                "PermuteTransform permutes observations only, got in_keys_inv or out_keys_inv"
-            )
+            why = "PermuteTransform permutes observations only, got in_keys_inv or out_keys_inv"
+            raise _fence.beyond(self, why)
 
 
 @declared
@@ -432,7 +432,8 @@ class SelectTransform(Transform):
         if not (keep_rewards or ("reward",) in kept) or not (
             keep_dones or kept >= _OF_STEPS - {("reward",)}
         ):
-            raise ValueError("rewards, done, terminated and truncated stay: collectors need them")
+            why = "rewards, done, terminated and truncated stay: collectors need them"
+            raise _fence.beyond(self, why)
         self.keep_rewards, self.keep_dones = keep_rewards, keep_dones
 
 
@@ -459,9 +460,8 @@ class ExcludeTransform(Transform):
         of_steps = [key for key in self.excluded_keys if path(key) in _OF_STEPS]
         if of_steps or inverse:
             got = "inverse=True" if inverse else repr(of_steps)
-            raise ValueError(
-                f"ExcludeTransform leaves out observations, got {got}: collectors need rewards, flags and actions"
-            )
+            why = f"ExcludeTransform leaves out observations, got {got}: collectors need rewards, flags and actions"
+            raise _fence.beyond(self, why)
         self.inverse = inverse
 
     def _described(self, plain: bool = False) -> list[Described]:
@@ -557,12 +557,16 @@ class EndOfLifeTransform(Transform):
     eol_attribute: str = "unwrapped.ale.lives"
 
     def __post_init__(self) -> None:
+        if isinstance(self.done_key, tuple):
+            why = f"done_key has to be a flag of the whole environment, got {self.done_key!r}"
+            raise _fence.beyond(self, why)
         one_of("done", "terminated", "truncated")("done_key", self.done_key)
         if self.eol_attribute != "unwrapped.ale.lives":
-            raise ValueError(
+            why = (
                 f"lives are read from info['lives'] where eol_attribute is 'unwrapped.ale.lives', got {self.eol_attribute!r}: "
                 "observe them, and name them by lives_key"
             )
+            raise _fence.beyond(self, why)
 
     def _prepare(self, recipe: Recipe) -> Recipe:
         if isinstance(recipe, Many):
@@ -591,7 +595,7 @@ def _root(transform: CatFrames | TimeMaxPool) -> None:
     for name, there_is in (("reset_key", "_reset"), ("done_key", "done")):
         given = getattr(transform, name, None)
         if given is not None and path(given) != (there_is,):
-            raise ValueError(f"{name} can only be {there_is!r}, got {given!r}")
+            raise _fence.beyond(transform, f"{name} can only be {there_is!r}, got {given!r}")
 
 
 def _negative(

@@ -6,11 +6,10 @@ import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from windrow import _fence, envs
 from windrow.envs._base import EnvBase
-from windrow.envs._counterpart import Counterpart, ReadByWrappers, is_windrows
 from windrow.envs._recipe import Adapted, Described, Recipe
 
 T = TypeVar("T", bound=type)
@@ -34,25 +33,42 @@ def declared(cls: T) -> T:
     return cls
 
 
-class Transform(metaclass=Counterpart):
+#: Methods that TorchRL calls of a transform.
+_CALLED = (
+    *("_apply_transform", "_call", "_inv_apply_transform", "_inv_call", "_reset", "_step"),
+    *("forward", "inv", "transform_action_spec", "transform_done_spec", "transform_input_spec"),
+    *("transform_observation_spec", "transform_reward_spec", "transform_state_spec"),
+)
+
+
+class Transform:
     """A transform of an environment, which the engine carries out.
 
     A subclass is :func:`declared` by its arguments. It stands for the engine's transform of its
-    name with ``_passed``, or for those that its ``_described`` says.
+    name with ``_passed``, or for those that its ``_described`` says. A transform with methods of
+    its own, which run in Python around every step, derives from
+    :class:`windrow.torchrl.envs.Transform`.
     """
 
-    _defers = True
     #: Arguments that it was made with.
     _given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     #: The environment that this goes around, and the transforms between the two.
     _parent: tuple[EnvBase, list[Any]] | None = None
-    _check_batched_worker_compat = ReadByWrappers()
     #: The arguments that the engine's transform has, too.
     _passed: ClassVar[tuple[str, ...]] = ()
     #: Whether a state can be loaded while environments are stepped.
     _takes_states = False
     #: Differs once what the transform was made with was changed in place.
     _version: Any = None
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        _fence.check_derived(cls, Transform, _CALLED)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        made._given = args, kwargs
+        return made
 
     @property
     def initialized(self) -> bool:
@@ -106,33 +122,18 @@ class Transform(metaclass=Counterpart):
         copied._parent = None
         return copy.deepcopy(copied)
 
-    def _class_of_theirs(self) -> type:
-        """TorchRL's transform of this name.
+    def __call__(self, tensordict: object) -> Any:
+        """Does the same to a ``TensorDict``, such as a sample of a replay buffer.
 
         Raises:
-            TypeError: torchrl is not installed, or has none.
+            TypeError: torchrl, which does it, is not installed.
         """
-        theirs = type(self)._theirs()
-        if theirs is None:
+        if not _fence.is_installed():
             raise TypeError(
-                f"{type(self).__name__} of windrow.envs is done to environments, by the engine, and TorchRL, whose transform of this "
-                "name could be done to a TensorDict, is not installed or has none"
+                f"the engine does {type(self).__name__} to environments: to do it to a TensorDict needs {_fence.LIBRARY}, which is not "
+                f"installed: pip install {_fence.LIBRARY}"
             )
-        return theirs
-
-    def _as_theirs(self) -> Any:
-        """TorchRL's transform of this name, made with the same arguments."""
-        args, kwargs = self._given
-        return self._class_of_theirs()(*args, **kwargs)
-
-    def __call__(self, tensordict: object) -> Any:
-        """Does the same to a ``TensorDict``, such as a sample of a replay buffer, by TorchRL's
-        transform of this name.
-        """
-        theirs = vars(self).get("_at_hand")
-        if theirs is None:
-            theirs = vars(self)["_at_hand"] = self._as_theirs()
-        return theirs(tensordict)
+        return _fence.around.done_to(self, tensordict)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -142,9 +143,9 @@ def around(recipe: Recipe, transforms: Sequence[Any], plain: bool = False) -> Re
     """What ``recipe`` makes with ``transforms`` around it, the first nearest to it. Those of
     TorchRL run as they are.
     """
-    for transform in filter(is_windrows, transforms):
+    for transform in filter(is_own, transforms):
         recipe = transform._prepare(recipe)
-    for own, group in itertools.groupby(transforms, is_windrows):
+    for own, group in itertools.groupby(transforms, is_own):
         if own:
             recipe = recipe.transformed(
                 *(described for transform in group for described in transform._described(plain))
@@ -152,3 +153,7 @@ def around(recipe: Recipe, transforms: Sequence[Any], plain: bool = False) -> Re
         else:
             recipe = Adapted(_fence.around.Around(recipe, list(group)), False)
     return recipe
+
+
+def is_own(transform: object) -> bool:
+    return isinstance(transform, Transform)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from windrow import envs
+from windrow import _fence, envs
 from windrow._lazy import numpy, tensordict as td, torch
 from windrow._types import Array
 from windrow._windrow import Statistics
@@ -277,9 +277,8 @@ class VecNorm(Running):
             )
             return
         if shared_td is not None or shapes is not None:
-            raise ValueError(
-                "VecNorm has the shapes of its environment and shares statistics by itself, got shared_td or shapes"
-            )
+            why = "VecNorm has the shapes of its environment and shares statistics by itself, got shared_td or shapes"
+            raise _fence.beyond(self, why)
         self._begin(["observation", "reward"] if in_keys is None else in_keys, out_keys, decay, eps)
 
     def frozen_copy(self) -> Running:
@@ -364,9 +363,8 @@ class VecNormV2(Running):
         reduce_batch_dims: bool = False,
     ) -> None:
         if not stateful or shared_data is not None:
-            raise ValueError(
-                "VecNormV2 keeps statistics and shares them by itself, got stateful=False or shared_data"
-            )
+            why = "VecNormV2 keeps statistics and shares them by itself, got stateful=False or shared_data"
+            raise _fence.beyond(self, why)
         self.stateful, self.reduce_batch_dims = True, reduce_batch_dims
         self._begin(in_keys, out_keys, decay, eps)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from windrow import _needs
 from windrow._lazy import module
 from windrow._types import Array
-from windrow.envs._counterpart import is_windrows
+from windrow.envs._base import EnvBase
 from windrow.envs._factory import env_of, is_function
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def filmed(env: object, video: Video) -> tuple[Any, list[Callable[[], None]]]:
     """
     if is_function(env):
         return partial(_made, env, video), []
-    if is_windrows(env):
+    if isinstance(env, EnvBase):
         return env, _film(env, video)
     if isinstance(env, str):
         return filmed(env_of(env), video)

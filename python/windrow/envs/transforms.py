@@ -16,7 +16,6 @@ from windrow._windrow import EnvHandle
 from windrow.envs import _number_transforms, _picture_transforms, _shape_transforms
 from windrow.envs._base import EnvBase
 from windrow.envs._convert import of
-from windrow.envs._counterpart import is_windrows
 from windrow.envs._described import Facts
 from windrow.envs._number_transforms import *  # noqa: F403
 from windrow.envs._number_transforms import keys_of
@@ -25,7 +24,7 @@ from windrow.envs._picture_transforms import *  # noqa: F403
 from windrow.envs._recipe import Described, Recipe
 from windrow.envs._shape_transforms import *  # noqa: F403
 from windrow.envs._specs import Key, delta_type, path, short
-from windrow.envs._transform import Transform, around, declared
+from windrow.envs._transform import Transform, around, declared, is_own
 from windrow.envs._vec_norm import VecNorm, VecNormV2
 
 __all__ = [
@@ -85,9 +84,8 @@ class StepCounter(Transform):
         _name("truncated_key", self.truncated_key)
         _name("step_count_key", self.step_count_key)
         if not self.update_done and self.truncated_key == "truncated":
-            raise ValueError(
-                "update_done=False: an episode that is truncated ends, so a flag that does not end it needs another truncated_key"
-            )
+            why = "update_done=False: an episode that is truncated ends, so a flag that does not end it needs another truncated_key"
+            raise _fence.beyond(self, why)
 
     def _described(self, plain: bool = False) -> list[Described]:
         limit = self.max_steps if self.update_done else None
@@ -128,9 +126,8 @@ class RewardSum(Transform):
 
     def __post_init__(self) -> None:
         if any(path(key)[-1] != "_reset" for key in self.reset_keys or ()):
-            raise ValueError(
-                f"reset_keys are called '_reset', got {self.reset_keys}: sums begin anew with each episode"
-            )
+            why = f"reset_keys are called '_reset', got {self.reset_keys}: sums begin anew with each episode"
+            raise _fence.beyond(self, why)
         self.in_keys = keys_of("in_keys", self.in_keys) or ["reward"]
         beside = [short((*path(key)[:-1], "episode_reward")) for key in self.in_keys]
         self.out_keys = (
@@ -196,7 +193,9 @@ class DoubleToFloat(Transform):
     out_keys_inv: Sequence[Key] | None = None
 
     def __post_init__(self) -> None:
-        _only("out_keys", list(self.out_keys or self.in_keys or []), list(self.in_keys or []))
+        if self.out_keys and list(self.out_keys) != list(self.in_keys or []):
+            why = f"out_keys can only be in_keys, {self.in_keys!r}, got {self.out_keys!r}"
+            raise _fence.beyond(self, why)
 
     def _described(self, plain: bool = False) -> list[Described]:
         return [
@@ -204,6 +203,7 @@ class DoubleToFloat(Transform):
         ]
 
 
+@declared
 class FiniteTensorDictCheck(Transform):
     """Fails as soon as an observation or a reward is infinite or not a number; the error says which
     one, and where.
@@ -307,11 +307,7 @@ class Compose(Transform):
 
     def insert(self, index: int, transform: AnyTransform) -> None:
         """Adds a transform before the one at ``index``, nearer to the environment."""
-        inner = (
-            transform.transforms
-            if isinstance(transform, Compose) and is_windrows(transform)
-            else [_checked(transform)]
-        )
+        inner = transform.transforms if isinstance(transform, Compose) else [_checked(transform)]
         self.transforms[index:index] = inner
 
     def pop(self, index: int = -1) -> Any:
@@ -346,11 +342,6 @@ class Compose(Transform):
             tensordict = transform(tensordict)
         return tensordict
 
-    def _as_theirs(self) -> object:
-        return self._class_of_theirs()(
-            *(t._as_theirs() if is_windrows(t) else t for t in self.transforms)
-        )
-
     def __repr__(self) -> str:
         return f"Compose({', '.join(map(repr, self.transforms))})"
 
@@ -360,14 +351,16 @@ class TransformedEnv(EnvBase):
 
     Args:
         base_env: an environment of windrow, or anything that :class:`GymWrapper` or a collector
-            takes. Around an environment of TorchRL that steps any number of states
-            (``batch_locked=False``), as models of the world do, a ``TransformedEnv`` of TorchRL is
-            made instead, through which gradients flow.
+            takes.
         transform: one transform, or a :class:`Compose` of several. Transforms of TorchRL are taken
             too. They run in Python, around every step, which a warning says once for each class.
         device: where tensors are put; where ``base_env`` puts them unless given.
         cache_specs: without effect: specs follow the transforms in any case.
         auto_unwrap: without effect: transforms of a ``base_env`` that has some stay around it.
+
+    Raises:
+        ValueError: ``base_env`` is an environment of TorchRL that steps any number of states
+            (``batch_locked=False``), as models of the world do.
 
     Example:
         >>> from windrow.envs import Compose, GymEnv, RewardSum, StepCounter, TransformedEnv
@@ -377,12 +370,6 @@ class TransformedEnv(EnvBase):
     """
 
     base_env: Any
-
-    def __new__(cls, base_env: Any = None, transform: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """An environment without a fixed batch size is one of TorchRL's models."""
-        if cls is TransformedEnv and _fence.is_a(base_env, "EnvBase") and not base_env.batch_locked:
-            return _fence.around.OfModels(base_env, transform, *args, **kwargs)
-        return super().__new__(cls)
 
     def __init__(
         self,
@@ -397,7 +384,12 @@ class TransformedEnv(EnvBase):
         warn_ignored(
             "auto_unwrap", auto_unwrap, True, "transforms of an environment stay around it"
         )
-        self.base_env = base_env if is_windrows(base_env) else Wrapped(base_env)
+        if not isinstance(base_env, EnvBase):
+            if _fence.is_a(base_env, "EnvBase") and not getattr(base_env, "batch_locked", True):
+                why = f"{type(base_env).__name__} steps any number of states (batch_locked=False), and the engine a fixed number"
+                raise _fence.beyond(self, why)
+            base_env = Wrapped(base_env)
+        self.base_env = base_env
         super().__init__(device if device is not None else self.base_env._device)
         self._seeds, self.base_env._seeds = self.base_env._seeds, None
         self._transforms = Compose()
@@ -406,7 +398,7 @@ class TransformedEnv(EnvBase):
         self._versions: list[Any] = []
         if transform is not None:
             self.append_transform(transform)
-        self._is_single = transform is not None and not isinstance(transform, Compose)
+        self._is_single = transform is not None and not _is_several(transform)
 
     @property
     def transform(self) -> Any:
@@ -421,7 +413,7 @@ class TransformedEnv(EnvBase):
         transforms.insert(0, transform)
         self._transforms = transforms
         self._arrange()
-        self._is_single = not isinstance(transform, Compose)
+        self._is_single = not _is_several(transform)
 
     def append_transform(self, transform: AnyTransform) -> TransformedEnv:
         """Adds a transform around the others."""
@@ -438,13 +430,13 @@ class TransformedEnv(EnvBase):
         what was changed in them.
         """
         transforms = self._transforms.transforms
-        versions = [transform._version for transform in transforms if is_windrows(transform)]
+        versions = [transform._version for transform in transforms if is_own(transform)]
         if versions != self._versions and transforms == self._arranged:
             self._handle = self._facts = None
         self._versions = versions
         if transforms != self._arranged:
             for index, transform in enumerate(transforms):
-                if is_windrows(transform):
+                if is_own(transform):
                     transform._parent = (self.base_env, transforms[:index])
                 elif transform not in self._arranged:
                     _fence.around.tell(transform)
@@ -463,7 +455,7 @@ class TransformedEnv(EnvBase):
 
     def _is_settled(self) -> bool:
         return self.base_env._is_settled() and all(
-            t.initialized for t in self._transforms if is_windrows(t)
+            t.initialized for t in self._transforms if is_own(t)
         )
 
     def _known(self) -> Facts:
@@ -593,22 +585,19 @@ def _checked(transform: object) -> object:
         raise TypeError(
             f"expected a transform, got the class {transform.__name__}: write {transform.__name__}(...)"
         )
-    if is_windrows(transform):
+    if is_own(transform):
         return transform
-    if _fence.is_a(transform, "TensorDictPrimer"):
-        try:
-            return Primer(transform)
-        except ValueError as error:
-            vars(transform)["refused_by_windrow"] = str(error)
-    if _fence.is_a(transform, "NextObservationDelta"):
-        return Delta(transform)
-    if not _fence.is_a(transform, "Transform"):
-        if not callable(transform):
-            raise TypeError(
-                f"expected a transform, or a function of a TensorDict, got {type(transform).__name__}"
-            )
-        return _fence.around.called(transform)
-    return transform
+    if _fence.is_a(transform, "Transform"):
+        return _fence.around.taken(transform)
+    if not callable(transform):
+        raise TypeError(
+            f"expected a transform, or a function of a TensorDict, got {type(transform).__name__}"
+        )
+    return _fence.around.called(transform)
+
+
+def _is_several(transform: object) -> bool:
+    return isinstance(transform, Compose) or _fence.is_a(transform, "Compose")
 
 
 def primed_for(policy: object, env: Env) -> EnvBase:
@@ -616,11 +605,6 @@ def primed_for(policy: object, env: Env) -> EnvBase:
     ``policy``.
     """
     return TransformedEnv(env, Compose(InitTracker(), *_recurrent.primers_of(policy, torch.Size())))
-
-
-def _only(name: str, given: object, there_is: object) -> None:
-    if given != there_is:
-        raise ValueError(f"{name} can only be {there_is!r}, got {given!r}")
 
 
 def _name(argument: str, given: object) -> str:

@@ -1,30 +1,53 @@
-"""TorchRL's transforms around windrow's environments."""
+"""TorchRL's transforms around windrow's environments, and in the place of windrow's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 
 from torchrl import envs as theirs
 from windrow._types import AnyTransform
 from windrow._warnings import warn
+from windrow._windrow import resize
 from windrow.envs._base import EnvBase
-from windrow.envs._counterpart import is_windrows
 from windrow.envs._described import FLAGS
+from windrow.envs._picture_transforms import Resize
 from windrow.envs._recipe import Recipe
+from windrow.envs._transform import Transform
+from windrow.envs.transforms import Compose, Delta, Primer
 from windrow.torchrl._adapter import Adapter
 
 _told: set[tuple[str, str | None]] = set()
+#: The attribute of a transform of TorchRL's that says why windrow's does not do the same.
+_REFUSED = "refused_by_windrow"
+
+
+def taken(transform: theirs.Transform) -> Any:
+    """``transform``, or windrow's that does the same."""
+    if isinstance(transform, theirs.TensorDictPrimer):
+        try:
+            return Primer(transform)
+        except ValueError as error:
+            return refused(transform, error)
+    return Delta(transform) if isinstance(transform, theirs.NextObservationDelta) else transform
+
+
+def refused(made: Any, error: ValueError) -> Any:
+    """``made`` of TorchRL's, which remembers why windrow's class refused to do the same."""
+    vars(made)[_REFUSED] = str(error)
+    return made
 
 
 def tell(transform: theirs.Transform) -> None:
     """Says once for each class and reason that a transform is TorchRL's, and what it costs."""
-    name, refused = type(transform).__name__, vars(transform).get("refused_by_windrow")
-    if (name, refused) not in _told:
-        _told.add((name, refused))
-        why = f" ({refused})" if refused else ""
+    name, reason = type(transform).__name__, vars(transform).get(_REFUSED)
+    if (name, reason) not in _told:
+        _told.add((name, reason))
+        why = f" ({reason})" if reason else ""
         warn(
             f"{name} is a transform of TorchRL's, not of windrow's{why}: it runs in Python, around every step, which costs a few "
             "hundred microseconds for each, and keeps the environment from running without the interpreter"
@@ -90,19 +113,58 @@ class OfModels(theirs.TransformedEnv):
     def __init__(
         self, env: theirs.EnvBase, transform: AnyTransform | None = None, *args: Any, **kwargs: Any
     ) -> None:
-        super().__init__(env, _as_theirs(transform), *args, **kwargs)
+        super().__init__(env, of_torchrl(transform), *args, **kwargs)
 
     def append_transform(self, transform: AnyTransform) -> theirs.TransformedEnv:
         """Adds a transform around the others."""
-        return super().append_transform(_as_theirs(transform))
+        return super().append_transform(of_torchrl(transform))
 
     def insert_transform(self, index: int, transform: AnyTransform) -> theirs.TransformedEnv:
         """Adds a transform before the one at ``index``."""
-        return super().insert_transform(index, _as_theirs(transform))
+        return super().insert_transform(index, of_torchrl(transform))
 
 
-def _as_theirs(transform: Any) -> Any:
-    return transform._as_theirs() if is_windrows(transform) else transform
+def of_torchrl(transform: Any) -> Any:
+    """TorchRL's transform of the same name and arguments; one of TorchRL's as it is.
+
+    Raises:
+        TypeError: TorchRL has none, since the class is a user's, or for windrow's own use.
+    """
+    if not isinstance(transform, Transform):
+        return transform
+    if isinstance(transform, Compose):
+        return theirs.Compose(*map(of_torchrl, transform.transforms))
+    kind, (args, kwargs) = type(transform), transform._given
+    is_ours = kind.__module__.partition(".")[0] == "windrow"
+    if not is_ours or not hasattr(theirs, kind.__name__):
+        raise TypeError(f"expected a transform of windrow.torchrl.envs, got {kind.__qualname__}")
+    made = getattr(theirs, kind.__name__)(*args, **kwargs)
+    if isinstance(transform, Resize):
+        # Samples become what environments observe, to the last bit.
+        sizes = {"w": transform.w, "h": transform.h, "interpolation": transform.interpolation}
+        made._apply_transform = partial(_resized, made, sizes)
+    return made
+
+
+def _resized(
+    transform: theirs.Resize, described: dict[str, Any], pictures: torch.Tensor
+) -> torch.Tensor:
+    # There is nothing to be read where torch traces a module, to export it or to compile it.
+    if (
+        torch.compiler.is_compiling()
+        or pictures.requires_grad
+        or pictures.dtype in (torch.float16, torch.bfloat16)
+    ):
+        return type(transform)._apply_transform(transform, pictures)
+    return resize(pictures, described).to(pictures.device)
+
+
+def done_to(transform: Transform, tensordict: Any) -> Any:
+    """Does to ``tensordict`` what ``transform`` does to environments."""
+    made = vars(transform).get("_at_hand")
+    if made is None:
+        made = vars(transform)["_at_hand"] = of_torchrl(transform)
+    return made(tensordict)
 
 
 def called(function: Callable[[TensorDictBase], TensorDictBase]) -> theirs.Transform:

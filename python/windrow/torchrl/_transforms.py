@@ -1,12 +1,56 @@
-"""Transforms that keep TorchRL's word where it differs from that of :mod:`windrow.envs`."""
+"""Transforms, and what goes around an environment with them, that keep TorchRL's word where it
+differs from that of :mod:`windrow.envs`: TorchRL's object is made where windrow's class refuses
+arguments that TorchRL's takes.
+"""
 
 from __future__ import annotations
 
-from windrow import envs
-from windrow._lazy import torch
+from typing import Any
+
+from windrow import _fence, envs
+from windrow._lazy import module, torch
+from windrow.torchrl._both import Both
+
+_around = module("windrow.torchrl._around")
+
+#: All transforms of :mod:`windrow.envs`.
+NAMES = sorted({*envs.__all__} - {*envs._HOMES, "TransformedEnv", "Transform", "env_creator"})
 
 
-class RewardScaling(envs.RewardScaling):
+class Either(Both):
+    """Classes that make TorchRL's object where windrow's class refuses what TorchRL's takes."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except _fence.Beyond as error:
+            if cls.__module__ != __name__:
+                raise
+            return cls._instead(error, *args, **kwargs)
+
+    def _instead(cls, error: _fence.Beyond, *args: Any, **kwargs: Any) -> Any:
+        """TorchRL's object, where windrow's class has raised ``error``.
+
+        Raises:
+            Beyond: torchrl is not installed.
+        """
+        if not _fence.is_installed():
+            raise error
+        if cls.__name__ == "TransformedEnv":
+            return _around.OfModels(*args, **kwargs)
+        return _around.refused(getattr(_around.theirs, cls.__name__)(*args, **kwargs), error)
+
+
+for _name in NAMES:
+    _own = getattr(envs, _name)
+    globals()[_name] = Either(_name, (_own,), {"__doc__": _own.__doc__, "__module__": __name__})
+
+
+class TransformedEnv(envs.TransformedEnv, metaclass=Either):
+    __doc__ = envs.TransformedEnv.__doc__
+
+
+class RewardScaling(envs.RewardScaling, metaclass=Either):
     __doc__ = envs.RewardScaling.__doc__
 
     loc: torch.Tensor

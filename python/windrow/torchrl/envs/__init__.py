@@ -2,6 +2,13 @@
 
 A :class:`SerialEnv` or :class:`ParallelEnv` of ``W`` environments that each are several, ``[B]``,
 has the batch size ``[W, B]``, and so have batches of collectors.
+
+:class:`EnvBase` and :class:`Transform` are derived from TorchRL's, for classes of your own. Where a
+transform of windrow's refuses arguments that TorchRL's takes, such as ``CatFrames(4, -1,
+as_inverse=True)``, TorchRL's is made, and a :class:`TransformedEnv` of TorchRL's around an
+environment that steps any number of states (``batch_locked=False``), through which gradients flow.
+Both are instances of the class that was called, as environments and transforms of either package
+are instances of :class:`EnvBase` and :class:`Transform`.
 """
 
 from __future__ import annotations
@@ -12,11 +19,11 @@ from typing import TYPE_CHECKING
 from windrow import envs
 from windrow.envs import _batched, utils
 from windrow.envs._described import Facts
+from windrow.torchrl import _transforms
 from windrow.torchrl._names import register, stand_in
 
 if TYPE_CHECKING:
     from windrow.envs import (
-        EnvBase as EnvBase,
         EnvCreator as EnvCreator,
         GymEnv as GymEnv,
         GymWrapper as GymWrapper,
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     )
     from windrow.envs.transforms import *
     from windrow.envs.utils import *
+    from windrow.torchrl._bases import EnvBase as EnvBase, Transform as Transform
     from windrow.torchrl._pools import (
         AsyncEnvPool as AsyncEnvPool,
         ProcessorAsyncEnvPool as ProcessorAsyncEnvPool,
@@ -40,7 +48,8 @@ register(
             "ProcessorAsyncEnvPool",
             "ThreadingAsyncEnvPool",
         ],
-        "windrow.torchrl._transforms": ["RewardScaling"],
+        "windrow.torchrl._bases": ["EnvBase", "Transform"],
+        "windrow.torchrl._transforms": [*_transforms.NAMES, "TransformedEnv"],
         __name__: ["ParallelEnv", "SerialEnv"],
     },
 )
