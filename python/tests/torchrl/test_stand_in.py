@@ -152,18 +152,45 @@ def test_nothing_else_of_windrow_imports_the_stand_in() -> None:
     )
 
 
-def test_without_torchrl_windrows_names_are_found_and_others_say_what_is_missing() -> None:
-    assert run("""if True:
-        import sys
-        sys.modules["torchrl"] = None
-        from windrow.torchrl.envs import GymEnv
-        from windrow.torchrl.data import ReplayBuffer
+WITHOUT = "import sys; sys.modules['torchrl'] = None"
+
+
+def test_windrows_names_are_found_without_torchrl() -> None:
+    assert (
+        run(f"""if True:
+        {WITHOUT}
+        from windrow.torchrl.envs import *
+        from windrow.torchrl.envs.libs.gym import GymEnv as same
+        from windrow.torchrl.data.replay_buffers.storages import LazyTensorStorage
         import windrow.torchrl.envs as envs
+        print(GymEnv is same, StepCounter(3).max_steps, hasattr(envs, "VmasEnv"), getattr(envs, "EnvBase", None))
+        """)
+        == "True 3 False None"
+    )
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from windrow.torchrl.envs import VmasEnv",
+        "from windrow.torchrl.envs import EnvBase",
+        "from windrow.torchrl.envs.libs.gym import MOGymEnv",
+        "from windrow.torchrl.objectives import SACLoss",
+        "import windrow.torchrl.objectives.value",
+        "import windrow.torchrl.envs; windrow.torchrl.envs.VmasEnv",
+    ],
+)
+def test_an_import_of_a_name_that_only_torchrl_has_says_that_it_is_not_installed(
+    statement: str,
+) -> None:
+    told = run(f"""if True:
+        {WITHOUT}
         try:
-            envs.VmasEnv
-        except AttributeError as error:
-            print(error)""").startswith(
-        "module 'windrow.torchrl.envs' has no attribute of this name of its own, and torchrl"
+            {statement}
+        except (AttributeError, ImportError) as error:
+            print(error)""")
+    assert told.startswith("windrow.torchrl has no ") and told.endswith(
+        " of its own, and torchrl, which may have it, is not installed: pip install torchrl"
     )
 
 

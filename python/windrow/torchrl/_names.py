@@ -48,7 +48,10 @@ def stand_in(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
 
     def found(name: str) -> object:
         if name == "__all__":
-            return _all(theirs) or sorted(_own(module))
+            # Without torchrl, there are no classes derived from its own.
+            return _all(theirs) or sorted(
+                name for name in _own(module) if hasattr(sys.modules[module], name)
+            )
         if name.startswith("__") and name != "__version__":
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         value = _found(module, theirs, name)
@@ -57,7 +60,7 @@ def stand_in(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
         return value
 
     def names() -> list[str]:
-        known = dir(_imported(theirs)) if _spec_of(theirs) else []
+        known = dir(importlib.import_module(theirs)) if _spec_of(theirs) else []
         return sorted(
             {
                 *_own(module),
@@ -86,15 +89,21 @@ def _modules_below(module: str, theirs: str) -> list[str]:
 
 def _found(module: str, theirs: str, name: str) -> object:
     home = _own(module).get(name)
-    if home is not None:
-        return getattr(importlib.import_module(home), name)
     # `from package import module` asks for the attribute before it imports the module.
     below = f"{module}.{name}"
-    if below in sys.modules or (
-        hasattr(sys.modules[module], "__path__") and importlib.util.find_spec(below) is not None
-    ):
-        return importlib.import_module(below)
-    library = _imported(theirs)
+    try:
+        if home is not None:
+            return getattr(importlib.import_module(home), name)
+        if below in sys.modules or (
+            hasattr(sys.modules[module], "__path__") and importlib.util.find_spec(below) is not None
+        ):
+            return importlib.import_module(below)
+    except ModuleNotFoundError as error:
+        if _is_installed():
+            raise
+        # As `hasattr` and `help` expect; a statement that imports it raises the error itself.
+        raise AttributeError(str(error)) from error
+    library = importlib.import_module(theirs)
     if not hasattr(library, name):
         raise AttributeError(f"module {module!r} has no attribute {name!r}, nor has {theirs}")
     value = getattr(library, name)
@@ -111,15 +120,8 @@ def _own(module: str) -> Mapping[str, str]:
     return _OWN.get(package, {})
 
 
-def _imported(theirs: str) -> ModuleType:
-    try:
-        return importlib.import_module(theirs)
-    except ModuleNotFoundError as error:
-        if _spec_of("torchrl") is not None:
-            raise
-        raise AttributeError(
-            f"module 'windrow.{theirs}' has no attribute of this name of its own, and torchrl, which may have it, is not installed"
-        ) from error
+def _is_installed() -> bool:
+    return _spec_of("torchrl") is not None
 
 
 def _all(theirs: str) -> list[str]:
@@ -128,7 +130,7 @@ def _all(theirs: str) -> list[str]:
     """
     if _spec_of(theirs) is None:
         return []
-    module = _imported(theirs)
+    module = importlib.import_module(theirs)
     public = [
         name
         for name, value in vars(module).items()
@@ -161,6 +163,24 @@ def _spec_of_own(place: str) -> ModuleSpec | None:
         return None
 
 
+def _spec_without(name: str, place: str) -> ModuleSpec | None:
+    """What there is of the module ``name`` where torchrl is not installed.
+
+    Raises:
+        ModuleNotFoundError: it is no module, nor a name, of windrow's.
+    """
+    own = _spec_of_own(place)
+    if own is not None:
+        return ModuleSpec(name, _View(), origin=own.origin, is_package=True)  # type: ignore[arg-type]
+    parent, _, last = name.rpartition(".")
+    if last in _own(parent) and hasattr(sys.modules.get(parent), last):
+        return None
+    raise ModuleNotFoundError(
+        f"windrow.torchrl has no {place} of its own, and torchrl, which may have it, is not installed: pip install torchrl",
+        name="torchrl",
+    )
+
+
 def _spec_of_alias(theirs: str) -> ModuleSpec | None:
     """A module that TorchRL's packages enter into ``sys.modules`` under another name as they are
     imported.
@@ -173,7 +193,11 @@ def _spec_of_alias(theirs: str) -> ModuleSpec | None:
 
 
 class _Finder:
-    """Finds modules below ``windrow.torchrl`` that have no file of their own, after all others."""
+    """Finds modules below ``windrow.torchrl`` that have no file of their own, after all others.
+
+    Where torchrl is not installed, each module below is a package: Python looks for a name that a
+    package lacks among its modules, so that ``from ... import name`` ends in the error of this one.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -181,6 +205,8 @@ class _Finder:
         if not name.startswith(f"{_HERE}."):
             return None
         place = name.removeprefix(f"{_HERE}.")
+        if not _is_installed():
+            return _spec_without(name, place)
         theirs = (
             _spec_of(f"torchrl.{place}")
             or _spec_of_own(place)
