@@ -128,6 +128,40 @@ def test_what_scripts_ask_of_environments() -> None:
     assert not GymEnv("CartPole-v1").from_pixels
 
 
+@pytest.mark.parametrize("backend", ["native", "gymnasium"])
+def test_an_environment_has_gymnasiums_spec(backend: str) -> None:
+    env = TransformedEnv(GymEnv("Pendulum-v1", backend=backend), StepCounter())
+    assert env.spec == gymnasium.make("Pendulum-v1").spec and env.spec.max_episode_steps == 200
+    assert GymWrapper(gymnasium.make("Pendulum-v1")).spec.id == "Pendulum-v1"
+
+
+def test_the_spec_has_the_arguments_that_the_environment_was_made_with() -> None:
+    env = GymEnv("Pendulum-v1", backend="gymnasium", max_episode_steps=30, g=9.0)
+    assert (env.spec.max_episode_steps, env.spec.kwargs) == (30, {"g": 9.0})
+    assert gymnasium.spec("Pendulum-v1").max_episode_steps == 200
+
+
+@pytest.mark.parametrize("make", [GymEnv, lambda name: TransformedEnv(GymEnv(name), StepCounter())])
+def test_a_random_step_begins_an_episode_where_none_has_begun(make) -> None:
+    env = make("Pendulum-v1")
+    env.set_seed(5)
+    other = make("Pendulum-v1")
+    other.set_seed(5)
+    begun = other.reset()
+    torch.manual_seed(0)
+    steps = [env.rand_step() for _ in range(2)]
+    torch.manual_seed(0)
+    expected = [other.rand_step(begun.clone()), other.rand_step()]
+    for step, same in zip(steps, expected, strict=True):
+        torch.testing.assert_close(step["next", "observation"], same["next", "observation"])
+
+
+def test_a_random_step_goes_on_after_a_rollout() -> None:
+    env = TransformedEnv(GymEnv("Pendulum-v1"), StepCounter())
+    env.rollout(3)
+    assert env.rand_step()["next", "step_count"].item() == 4
+
+
 @pytest.mark.parametrize("make", [GymEnv, lambda name: TransformedEnv(GymEnv(name), StepCounter())])
 def test_a_reset_writes_to_what_it_is_given(make) -> None:
     env, given = make("CartPole-v1"), TensorDict(kept=torch.ones(1))

@@ -75,6 +75,8 @@ class EnvBase(Described):
     @_handle.setter
     def _handle(self, handle: EnvHandle | None) -> None:
         self._held: EnvHandle | None = handle
+        #: Whether its episodes have begun.
+        self._has_begun = False
         #: Steps the handle in rollouts, after the first that it can make.
         self._engine: Any = None
 
@@ -160,6 +162,7 @@ class EnvBase(Described):
         if self._seeds is not None and len(which) == facts.num_envs:
             seeds, self._seeds = self._seeds, None
         root = self._tensordict(handle.reset(which, seeds)).exclude(*self.reward_keys)
+        self._has_begun = True
         if tensordict is not None and asked is not None:
             root = self._begun(root, tensordict, asked)
         self._seen = root if facts.masks else None
@@ -285,7 +288,14 @@ class EnvBase(Described):
         return joined
 
     def rand_step(self, tensordict: td.TensorDictBase | None = None) -> td.TensorDictBase:
-        """Steps with actions drawn from the action space."""
+        """Steps with actions drawn from the action space. Without ``tensordict``, it begins
+        episodes first where none has begun.
+        """
+        if tensordict is None:
+            # A transform that was added since makes it anew.
+            self._made()
+            if not self._has_begun:
+                self.reset()
         return self.step(self.rand_action(tensordict))
 
     def rollout(
@@ -332,6 +342,7 @@ class EnvBase(Described):
                 self, policy, max_steps, known=self._engine, **how
             )
             if found is not None:
+                self._has_begun = True
                 return self._cut(found) if set_truncated else found
         root = self.reset() if auto_reset or tensordict is None else tensordict
         act = (
@@ -538,6 +549,7 @@ class EnvBase(Described):
             **self.__dict__,
             "_held": None,
             "_engine": None,
+            "_has_begun": False,
             "_source": None,
             "_facts": None,
             "_seen": None,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from windrow._arguments import one_of, warn_all_ignored
-from windrow._lazy import gymnasium, module, torch
+from windrow._lazy import gymnasium, is_installed, module, torch
 from windrow._numbers import whole_or_none
 from windrow._types import Device, Environment
 from windrow._warnings import warn
@@ -432,6 +433,24 @@ class GymEnv(EnvBase):
     def from_pixels(self) -> bool:
         """Whether it observes pictures, as ``"pixels"``."""
         return "pixels" in self.observation_keys
+
+    @property
+    def spec(self) -> gymnasium.envs.registration.EnvSpec | None:
+        """Gymnasium's ``EnvSpec`` of the environment, with the arguments that this one was made
+        with, such as ``spec.max_episode_steps``; None if Gymnasium knows none of this id.
+        """
+        if not isinstance(self._name, str):
+            return self._name.spec
+        if not is_installed("gymnasium"):
+            return None
+        try:
+            spec = copy.deepcopy(gymnasium.spec(self._name))
+        except gymnasium.error.Error:
+            return None
+        given = {**self._kwargs}
+        spec.max_episode_steps = given.pop("max_episode_steps", spec.max_episode_steps)
+        spec.kwargs.update(given)
+        return spec
 
     @property
     def env_name(self) -> str:
