@@ -60,6 +60,17 @@ print([name for name in {[*HEAVY, "ray", "tqdm", "click"]} if name in sys.module
     assert told(program) == "[]"
 
 
+@pytest.mark.parametrize("name", ["collectors.Collector", "envs.GymEnv"])
+def test_a_class_imports_no_framework_and_no_package_that_it_does_not_need(name: str) -> None:
+    others = ["windrow.data", "windrow.ray", "windrow.torchrl", "windrow.vectors", "windrow._cli"]
+    program = f"""
+import sys, windrow
+windrow.{name}
+print([name for name in {[*HEAVY, "ray", *others]} if name in sys.modules])
+"""
+    assert told(program) == "[]"
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_listed_name_is_there(package: str) -> None:
     module = importlib.import_module(f"windrow.{package}")
