@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from windrow._lazy import module
@@ -57,23 +57,20 @@ def beyond(made: object, why: str) -> Beyond:
     return Beyond(f"{why}; {taken}")
 
 
-def check_derived(cls: type, root: type, methods: Collection[str]) -> None:
+def check_derived(cls: type, root: Any) -> None:
     """Checks that windrow can use ``cls``, a class derived from ``root`` of :mod:`windrow.envs`.
 
-    Args:
-        methods: names of methods that TorchRL calls, and windrow never does.
-
     Raises:
-        TypeError: a class outside of windrow derives from ``root`` itself, or has such a method.
+        TypeError: a class outside of windrow derives from ``root`` itself, or has methods that
+            TorchRL calls, and windrow never does.
     """
-    defined = ", ".join(sorted({*methods} & vars(cls).keys()))
+    defined = ", ".join(sorted({*root._never_called} & vars(cls).keys()))
     if cls.__module__.partition(".")[0] == "windrow" or not (defined or root in cls.__bases__):
         return
-    base = next(base for base in cls.__bases__ if issubclass(base, root))
-    way = f"{DOOR}.envs.{root.__name__}" if base is root else f"{LIBRARY}.envs.{base.__name__}"
+    base = next(base.__name__ for base in cls.__bases__ if issubclass(base, root))
     raise TypeError(
-        f"{cls.__name__} derives from {base.__name__} of windrow.envs, which never calls "
-        f"{defined or 'methods of a class of yours'}: derive it from {way}, where {LIBRARY} is installed"
+        f"{cls.__name__} derives from {base} of windrow.envs, which never calls {defined or 'methods of a class of yours'}: "
+        f"derive it from {DOOR}.envs.{base}, where {LIBRARY} is installed"
     )
 
 

@@ -134,8 +134,8 @@ def test_a_class_of_the_stand_in_has_instances_of_both_packages(kind: str) -> No
         (ours.EnvBase, "_step", "windrow.torchrl.envs.EnvBase"),
         (ours.EnvBase, "helper", "windrow.torchrl.envs.EnvBase"),
         (ours.Transform, "_apply_transform", "windrow.torchrl.envs.Transform"),
-        (ours.GymEnv, "_step", "torchrl.envs.GymEnv"),
-        (StepCounter, "_call", "torchrl.envs.StepCounter"),
+        (ours.GymEnv, "_step", "windrow.torchrl.envs.GymEnv"),
+        (ours.StepCounter, "_call", "windrow.torchrl.envs.StepCounter"),
     ],
 )
 def test_a_class_whose_methods_windrow_never_calls_is_refused(
@@ -214,12 +214,19 @@ def test_masks_are_obeyed_inside_and_around() -> None:
         ].flatten().tolist() == list(range(12))
 
 
-def test_a_class_derived_from_one_of_windrows_is_windrows() -> None:
+def test_a_class_derived_from_the_stand_ins_is_windrows_until_it_steps_itself() -> None:
     class Named(GymEnv):
         def __init__(self) -> None:
             super().__init__("Pendulum-v1", backend="native")
 
+    class Stepped(GymEnv):
+        def _step(self, tensordict: Any) -> Any:
+            return super()._step(tensordict).set("mark", torch.ones(1))  # type: ignore[misc]
+
     assert not issubclass(Named, torchrl.envs.EnvBase) and Named().rollout(2).shape == (2,)
+    assert issubclass(Stepped, torchrl.envs.GymEnv) and not issubclass(Stepped, ours.EnvBase)
+    env = Stepped("Pendulum-v1")
+    assert env.rand_step(env.reset())["next", "mark"].item() == 1
 
 
 @pytest.mark.parametrize("package", ["data", "data.replay_buffers", "envs"])

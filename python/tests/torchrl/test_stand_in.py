@@ -49,7 +49,7 @@ def test_every_public_name_is_answered(package: str) -> None:
         ("data.replay_buffers.storages", "LazyTensorStorage", "windrow.data"),
         ("data.replay_buffers.samplers", "SliceSampler", "windrow.data"),
         ("data.replay_buffers.scheduler", "LinearScheduler", "windrow.torchrl"),
-        ("envs.libs.gym", "GymEnv", "windrow.envs"),
+        ("envs.libs.gym", "GymEnv", "windrow.torchrl"),
         ("envs.transforms.transforms", "RewardSum", "windrow.torchrl"),
         ("envs.batched_envs", "ParallelEnv", "windrow.torchrl.envs"),
         ("envs.env_creator", "env_creator", "windrow.envs"),
@@ -78,13 +78,14 @@ def test_modules_of_any_depth_answer(module: str, name: str, home: str) -> None:
 def test_star_imports_take_what_those_of_torchrl_do() -> None:
     taken: dict[str, object] = {}
     exec("from windrow.torchrl.envs import *", taken)
-    assert {*torchrl.envs.__all__} <= {*taken} and taken["GymEnv"] is windrow.envs.GymEnv
+    assert {*torchrl.envs.__all__} <= {*taken}
+    assert taken["EnvCreator"] is windrow.envs.EnvCreator
 
 
 def test_a_module_is_the_same_however_it_is_reached() -> None:
     import windrow.torchrl.envs.libs.gym as gym
 
-    assert windrow.torchrl.envs.libs.gym is gym and gym.GymEnv is windrow.envs.GymEnv
+    assert windrow.torchrl.envs.libs.gym is gym and gym.GymEnv is windrow.torchrl.envs.GymEnv
     assert windrow.torchrl.envs.env_creator is windrow.envs.env_creator
     assert windrow.torchrl.__version__ == torchrl.__version__
     assert windrow.torchrl.objectives.SACLoss is torchrl.objectives.SACLoss
@@ -265,7 +266,7 @@ def test_no_class_outside_of_the_stand_in_changes_what_a_class_is() -> None:
 
 def test_texts_that_name_something_are_found() -> None:
     """As hydra looks for a ``_target_``."""
-    assert pydoc.locate("windrow.torchrl.envs.GymEnv") is windrow.envs.GymEnv
+    assert pydoc.locate("windrow.torchrl.envs.GymEnv") is windrow.torchrl.envs.GymEnv
     assert (
         pydoc.locate("windrow.torchrl.data.replay_buffers.storages.LazyTensorStorage")
         is windrow.data.LazyTensorStorage

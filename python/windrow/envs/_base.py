@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from windrow import _fence, _needs, envs
 from windrow._codecs import own_codec
@@ -50,11 +50,13 @@ class EnvBase(Described):
 
     #: Whether states can be loaded while a collector steps it.
     _takes_states = False
+    #: Methods that TorchRL calls of an environment.
+    _never_called: ClassVar[tuple[str, ...]] = ("_reset", "_set_seed", "_step")
     __signature__ = _OfInit()
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        _fence.check_derived(cls, EnvBase, ("_reset", "_set_seed", "_step"))
+        _fence.check_derived(cls, EnvBase)
 
     def __init__(self, device: Device | None = None) -> None:
         self._device = device

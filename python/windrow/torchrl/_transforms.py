@@ -1,6 +1,6 @@
-"""Transforms, and what goes around an environment with them, that keep TorchRL's word where it
-differs from that of :mod:`windrow.envs`: TorchRL's object is made where windrow's class refuses
-arguments that TorchRL's takes.
+"""Environments and transforms that keep TorchRL's word where it differs from that of
+:mod:`windrow.envs`: TorchRL's object is made where windrow's class refuses arguments that TorchRL's
+takes.
 """
 
 from __future__ import annotations
@@ -44,6 +44,14 @@ class Either(Both):
 for _name in NAMES:
     _own = getattr(envs, _name)
     globals()[_name] = Either(_name, (_own,), {"__doc__": _own.__doc__, "__module__": __name__})
+
+
+class GymEnv(envs.GymEnv, metaclass=Both):
+    __doc__ = envs.GymEnv.__doc__
+
+
+class GymWrapper(envs.GymWrapper, metaclass=Both):
+    __doc__ = envs.GymWrapper.__doc__
 
 
 class TransformedEnv(envs.TransformedEnv, metaclass=Either):

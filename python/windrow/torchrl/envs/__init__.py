@@ -20,6 +20,7 @@ from windrow import envs
 from windrow.envs import _batched, utils
 from windrow.envs._described import Facts
 from windrow.torchrl import _transforms
+from windrow.torchrl._both import Both
 from windrow.torchrl._names import register, stand_in
 
 if TYPE_CHECKING:
@@ -49,7 +50,10 @@ register(
             "ThreadingAsyncEnvPool",
         ],
         "windrow.torchrl._bases": ["EnvBase", "Transform"],
-        "windrow.torchrl._transforms": [*_transforms.NAMES, "TransformedEnv"],
+        "windrow.torchrl._transforms": [
+            *_transforms.NAMES,
+            *("GymEnv", "GymWrapper", "TransformedEnv"),
+        ],
         __name__: ["ParallelEnv", "SerialEnv"],
     },
 )
@@ -61,7 +65,7 @@ importlib.import_module("windrow.torchrl.envs.env_creator")
 env_creator = envs.env_creator
 
 
-class _ByWorker(_batched.SerialEnv):
+class _ByWorker(_batched.SerialEnv, metaclass=Both):
     """Environments in lockstep, with a dimension for workers before those of their environments."""
 
     def _dimensions(self, facts: Facts) -> tuple[int, ...]:
