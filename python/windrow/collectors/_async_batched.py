@@ -16,8 +16,9 @@ from windrow.collectors._base import BaseCollector
 from windrow.collectors._workers import Workers
 from windrow.envs import _convert
 from windrow.envs._batched import ParallelEnv
-from windrow.envs._factory import InTurn, env_of, is_function
+from windrow.envs._factory import InTurn, is_function
 from windrow.envs._recipe import Recipe
+from windrow.envs.libs.gym import env_of
 from windrow.policies.choose import Choice
 from windrow.policies.served import Figures
 from windrow.processes.pickling import NoProcesses

@@ -19,9 +19,10 @@ from windrow.collectors import _statistics
 from windrow.collectors._ending import ALIVE, Ending
 from windrow.collectors._workers import device_of, policy_factories
 from windrow.envs import _convert
-from windrow.envs._factory import Factory, env_of, is_function
+from windrow.envs._factory import Factory, is_function
 from windrow.envs._specs import Key
 from windrow.envs._video import Video, filmed
+from windrow.envs.libs.gym import env_of
 from windrow.policies.choose import (
     Choice,
     Conditions,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from windrow._arguments import each_of, warn_ignored
 from windrow._codecs import codec
-from windrow._lazy import torch
+from windrow._lazy import module, torch
 from windrow._types import WorkerDevices
 from windrow._windrow import CollectorCore
 from windrow.collectors._arguments import CollectorArguments
 from windrow.envs import _convert
 from windrow.envs._base import EnvBase
-from windrow.envs._factory import Factory, InTurn, env_of, is_function
+from windrow.envs._factory import Factory, InTurn, is_function
 from windrow.envs._innermost import innermost
 from windrow.envs._recipe import Recipe
 from windrow.processes.broadcast import Broadcast, one_or_all
@@ -21,6 +21,8 @@ from windrow.processes.proxy import RemoteEnv
 
 if TYPE_CHECKING:
     from windrow._windrow import ParallelMembers
+
+_gym = module("windrow.envs.libs.gym")
 
 
 class Workers:
@@ -129,7 +131,7 @@ class Workers:
             return found.made_together or [None]
         if isinstance(found, RemoteEnv):
             return found.apart(self.together) if isinstance(env, Factory) else [found]
-        return [env_of(found)]
+        return [_gym.env_of(found)]
 
     def own_seed(self) -> int | None:
         """The seed that ``set_seed`` of the first seeded environment was given, if no episode has

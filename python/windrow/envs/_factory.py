@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeGuard
 
-from windrow import envs
-
 
 def is_function(env: object) -> TypeGuard[Callable[..., Any]]:
     """Whether ``env`` makes an environment, and is not one itself."""
     return callable(env) and (isinstance(env, type) or not hasattr(env, "step"))
-
-
-def env_of(given: object) -> Any:
-    """The environment that an id stands for; an environment stays as it is."""
-    return envs.GymEnv(given, categorical_action_encoding=True) if isinstance(given, str) else given
 
 
 class Factory:

@@ -15,7 +15,7 @@ from windrow import _needs
 from windrow._lazy import module
 from windrow._types import Array
 from windrow.envs._base import EnvBase
-from windrow.envs._factory import env_of, is_function
+from windrow.envs._factory import is_function
 
 if TYPE_CHECKING:
     from windrow.envs._adapters import Film
@@ -143,7 +143,7 @@ def filmed(env: object, video: Video) -> tuple[Any, list[Callable[[], None]]]:
     if isinstance(env, EnvBase):
         return env, _film(env, video)
     if isinstance(env, str):
-        return filmed(env_of(env), video)
+        return filmed(_gym.env_of(env), video)
     if hasattr(env, "render_mode") and not hasattr(env, "num_envs"):
         return video.around(env), []
     raise _unfilmed(env)

@@ -9,7 +9,8 @@ from typing import Any
 
 from windrow._codecs import codec, own_codec
 from windrow.collectors import _env_states, _statistics
-from windrow.envs._factory import Factory, env_of
+from windrow.envs._factory import Factory
+from windrow.envs.libs.gym import env_of
 from windrow.processes import setup
 from windrow.processes.broadcast import attribute_of, is_value
 

@@ -509,3 +509,8 @@ class GymWrapper(GymEnv):
         if self._from_pixels:
             raise ValueError("a vector cannot be drawn: give from_pixels to single environments")
         return Vector(self._name, True, self._one_hot, self._info_of(self._name, True))
+
+
+def env_of(given: object) -> Any:
+    """The environment that an id stands for; an environment stays as it is."""
+    return GymEnv(given, categorical_action_encoding=True) if isinstance(given, str) else given

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from windrow import envs
 from windrow.envs._described import Described
-from windrow.envs._factory import env_of, is_function
+from windrow.envs._factory import is_function
 from windrow.envs._registry import adapted
 from windrow.envs._specs import Key, Spec, path
+from windrow.envs.libs.gym import GymWrapper, env_of
 from windrow.policies import recurrent
 from windrow.policies.arguments import read_by, takes_dictionary
 from windrow.policies.weights import source_of
@@ -51,9 +51,7 @@ def observed_by(
         if not _has_specs(env):
             # Of a library whose adapter makes one that has them, or of Gymnasium.
             made = adapted(env)
-            env = (
-                made if _has_specs(made) else envs.GymWrapper(env, categorical_action_encoding=True)
-            )
+            env = made if _has_specs(made) else GymWrapper(env, categorical_action_encoding=True)
         observed, actions = _described(env)
         info = env._known().info if hasattr(env, "_known") else ()
         observed = {
