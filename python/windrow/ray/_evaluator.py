@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from windrow.collectors._evaluator import EvaluatorArguments
 
-_actors = module("windrow.ray._actors")
+_evaluator_actor = module("windrow.ray._evaluator_actor")
 #: Seconds between two looks at the end of the evaluator while an answer is awaited.
 _LOOK = 0.2
 
@@ -330,8 +330,8 @@ class RayEvaluatorCore:
         self._check_ray()
         self._actor = _session.actor(
             self._ray,
-            _actors.EvaluatorActor,
-            {"concurrency_groups": _actors.THREADS, **self._options},
+            _evaluator_actor.EvaluatorActor,
+            {"concurrency_groups": _evaluator_actor.THREADS, **self._options},
         )
         self._answer("begin", self._sent, secrets.randbits(63), patience=_session.PATIENCE)
 

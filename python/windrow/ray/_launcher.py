@@ -13,7 +13,7 @@ from windrow._lazy import module
 from windrow._warnings import warn
 from windrow.ray import _session
 
-_actors = module("windrow.ray._actors")
+_worker_actor = module("windrow.ray._worker_actor")
 
 
 class RayLauncher:
@@ -114,7 +114,7 @@ class RayLauncher:
         """
         worker = int(json.loads(invitation)["worker"])
         self.check_claims(max(worker + 1, len(self.actors)))
-        actor = _session.actor(self._ray, _actors.WorkerActor, self.options(worker))
+        actor = _session.actor(self._ray, _worker_actor.WorkerActor, self.options(worker))
         # Answered before it works.
         place: object = actor.place.remote()
         with self._lock:

@@ -1,11 +1,10 @@
-"""Actors of Ray: one runs a worker of a collector, one an evaluator. Neither imports torch unless
-its environments or its policy do.
+"""The actor of Ray that runs an evaluator. It imports torch only if its environments or its policy
+do.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import pickle
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -13,9 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import ray
 from windrow import collectors
 from windrow._codecs import codec
-from windrow._windrow import run_worker
 from windrow.processes import setup
-from windrow.processes.start import THREADS as LIMITS
 from windrow.ray import _session
 
 if TYPE_CHECKING:
@@ -46,24 +43,6 @@ def _sendable_errors(method: Callable[P, R]) -> Callable[P, R]:
             raise made from error
 
     return checked
-
-
-class WorkerActor:
-    """The process of a worker. It has no groups of threads: what is called runs in its main thread,
-    as environments may expect.
-    """
-
-    def place(self) -> tuple[int, str]:
-        """This process, and the node that it is on."""
-        return os.getpid(), ray.get_runtime_context().get_node_id()
-
-    def work(self, invitation: str, threads: int | None) -> int | None:
-        """Works for the collector that has sent ``invitation`` until that ends, with libraries that
-        use ``threads`` threads. Returns the exit status.
-        """
-        if threads is not None:
-            os.environ.update(dict.fromkeys(LIMITS, str(threads)))
-        return run_worker(invitation)
 
 
 class EvaluatorActor:
