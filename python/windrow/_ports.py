@@ -25,6 +25,7 @@ from windrow.envs._native import mujoco_folders
 from windrow.envs._simulators import env_state, load_env_state
 from windrow.envs._specs import Key
 from windrow.envs._vectors import habits, options, seed, tell_of_cuts
+from windrow.processes import start
 from windrow.processes.answers import answer
 from windrow.processes.exceptions import GraphRefused
 from windrow.processes.setup import (
@@ -35,7 +36,7 @@ from windrow.processes.setup import (
     read_policy,
     seed_torch,
 )
-from windrow.processes.start import program, uses_torch
+from windrow.processes.start import uses_torch
 
 #: Seconds after which a call that waits for a worker warns that the worker has not returned.
 SILENT = 60.0
@@ -98,6 +99,13 @@ def without_values(
 ) -> tuple[TensorDictBase, list[tuple[tuple[str, ...], list[int], list[bytes]]]]:
     """See :func:`windrow._values.without_values`."""
     return _values.without_values(batch, _codecs.own_codec())
+
+
+def program(
+    threads: int, warm: bool
+) -> tuple[str, list[str], dict[str, str], tuple[Nursery, bytes] | None]:
+    """See :func:`windrow.processes.start.program`."""
+    return start.program(threads, warm, __name__)
 
 
 def sent(error: BaseException) -> bytes:
@@ -238,6 +246,7 @@ if TYPE_CHECKING:
     import torch
     from tensordict import TensorDictBase
 
+    from windrow._windrow import Nursery
     from windrow.collectors import BaseCollector
     from windrow.policies.torch_policy import TorchPolicy
 

@@ -26,17 +26,20 @@ THREADS = (
 )
 #: What a nursery imports, the second only where workers need torch. Nothing of the user's: its
 #: import could start threads, or differ from one worker to the next.
-_MODULES = ("numpy", "cloudpickle", "windrow.collectors", "windrow._ports")
+_MODULES = ("numpy", "cloudpickle", "windrow.collectors")
 _TORCH = ("torch", "tensordict.nn", "windrow.policies.torch_policy")
 
 
 def program(
-    threads: int, warm: bool
+    threads: int, warm: bool, called: str
 ) -> tuple[str, list[str], dict[str, str], tuple[_windrow.Nursery, bytes] | None]:
     """The interpreter as a worker: its path, arguments, and variables that are set beside those of
     this process. Its libraries use so many ``threads``, unless the user has set their variables.
     The nursery that forks it, and what it is told, where that can be: libraries have one thread in
     all that a nursery forks, and torch alone takes more. A ``warm`` one has imported torch.
+
+    Args:
+        called: the module whose functions the extension calls in a worker: a nursery imports it.
 
     Raises:
         NoProcesses: nobody knows where the interpreter is, as in a program that embeds it.
@@ -64,7 +67,7 @@ def program(
             {**os.environ, **limits},
             int(asked) if asked.isdecimal() else threads,
         )
-        forked = _nursery(flags, variables, warm), pickle.dumps(request)
+        forked = _nursery(flags, variables, warm, called), pickle.dumps(request)
     return sys.executable, [*flags, "windrow.processes.worker"], {**limits, **variables}, forked
 
 
@@ -72,7 +75,9 @@ _nurseries: dict[bool, tuple[Any, _windrow.Nursery]] = {}
 """The nurseries of this process, with torch and without, and what each was started with."""
 
 
-def _nursery(flags: list[str], variables: dict[str, str], warm: bool) -> _windrow.Nursery:
+def _nursery(
+    flags: list[str], variables: dict[str, str], warm: bool, called: str
+) -> _windrow.Nursery:
     """The process that forks workers. Another one where this interpreter, or what a process reads
     as it starts, is another now.
     """
@@ -83,6 +88,7 @@ def _nursery(flags: list[str], variables: dict[str, str], warm: bool) -> _windro
     }
     modules = [
         *_MODULES,
+        called,
         *(_TORCH if warm else ()),
         *([f"{_fence.LIBRARY}.envs"] if warm and _fence.loaded("envs") else []),
     ]
