@@ -98,6 +98,9 @@ class Package:
             return f"{module}.{name}"
         # Two packages that re-export a name from each other would make this recurse for ever.
         home = self.homes.get(module, {}).get(name) if depth < 8 else None
+        if home == (module, name):
+            # The package imports a module of another language from itself.
+            return f"{module}.{name}"
         return self._place(*home, depth + 1) if home else module
 
     def _lazy(self, nodes):

@@ -198,6 +198,7 @@ mod tests {
     #[test]
     fn a_module_of_python_is_known_however_it_is_named() {
         let init = "\
+from p import _rust
 from p._lazy import names_of
 if TYPE_CHECKING:
     from p._a import A
@@ -215,6 +216,7 @@ else:
                 "p/_f.py",
                 "P = 'p'\nHOMES = {x: f'{P}._{x}:of' for x in 'ab'}\n",
             ),
+            ("p/_g.py", "from p import _rust\nX = _rust.X\n"),
             ("p/_lazy.py", ""),
         ];
         let sources: Vec<Source> = read("edges", "scan.py", &files);
@@ -233,6 +235,7 @@ else:
             "p._d: imports p._b",
             "p._e: strings p._b",
             "p._f: tables p._a p._b",
+            "p._g: ",
             "p._lazy: ",
         ];
         assert_eq!(edges, expected);
