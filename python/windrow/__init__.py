@@ -37,12 +37,13 @@ from __future__ import annotations
 
 import atexit
 
-from windrow import _needs, _windrow
+from windrow import _handed, _needs, _windrow
 from windrow._lazy import names_of
 from windrow._warnings import PerformanceWarning, RenamedWarning, Warning
 from windrow._windrow import WorkerError, __version__
 
 _needs.fill(_windrow)
+_handed.rollout.over("windrow.collectors._rollouts:rollout")
 # `atexit` calls the first function that was registered last: collectors have ended by then.
 atexit.register(_windrow.announce_end)
 

@@ -12,7 +12,6 @@ from windrow._types import WorkerDevices
 from windrow._windrow import CollectorCore
 from windrow.collectors._arguments import CollectorArguments
 from windrow.envs import _convert
-from windrow.envs._base import EnvBase
 from windrow.envs._factory import Factory, InTurn, is_function
 from windrow.envs._innermost import innermost
 from windrow.envs._recipe import Recipe
@@ -142,7 +141,7 @@ class Workers:
         given = [
             env for one in self.given for env in (one.makers if isinstance(one, InTurn) else [one])
         ]
-        seeds = [env._take_seed() for env in given if isinstance(env, EnvBase)]
+        seeds = [env._take_seed() for env in given if hasattr(type(env), "_take_seed")]
         return next((seed for seed in seeds if seed is not None), None)
 
 

@@ -24,8 +24,8 @@ element type of its spec, or else the sum of all as ``float32``. Those of Gymnas
 Random actions are legal where specs of its actions have masks, or an ``ActionMask`` is around it; a
 mask that is observed nowhere is found as ``"action_mask"`` beside the observations.
 
-Where torchrl is installed, its transforms go around windrow's environments, in Python, and specs are
-of its classes, since its modules and losses take no others. Names that only TorchRL has are in
+Where torchrl is installed, its transforms go around windrow's environments, in Python, and specs
+are of its classes, since its modules and losses take no others. Names that only TorchRL has are in
 :mod:`windrow.torchrl`, and so are :class:`windrow.torchrl.envs.EnvBase` and
 :class:`windrow.torchrl.envs.Transform`, which environments and transforms of your own derive from.
 """

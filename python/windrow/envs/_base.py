@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from windrow import _fence, _needs, envs
+from windrow import _fence, _handed, _needs, envs
 from windrow._codecs import own_codec
 from windrow._lazy import module, tensordict as td, torch
 from windrow._numbers import whole
@@ -19,10 +19,7 @@ from windrow.envs._recipe import Recipe
 from windrow.envs._specs import Key, Spec, path, set_delta, torch_noise
 
 _answers, _arguments = module("windrow.policies.answers"), module("windrow.policies.arguments")
-_predictors, _rollouts = (
-    module("windrow.policies.predictors"),
-    module("windrow.collectors._rollouts"),
-)
+_predictors = module("windrow.policies.predictors")
 
 
 class _OfInit:
@@ -340,7 +337,7 @@ class EnvBase(Described):
         ends = self._ends(break_when_any_done, break_when_all_done)
         if policy is not None and callback is None and (auto_reset or tensordict is None):
             how = {"ends": ends, "trust": trust_policy, "cast": auto_cast_to_device}
-            found, self._engine = _rollouts.rollout(
+            found, self._engine = _handed.rollout(
                 self, policy, max_steps, known=self._engine, **how
             )
             if found is not None:
