@@ -25,6 +25,7 @@ from telling import TEXT, Growing, Reader, Telling, agrees, told
 from theirs import Agents, Counting
 from windrow.collectors import Collector, MultiSyncCollector
 from windrow.data import LazyTensorStorage, ListStorage, ReplayBuffer
+from windrow.torchrl.envs import Transform
 
 
 def both(make: Any, frames: int, total: int, policy: Any = None) -> list[tuple[Any, Any]]:
@@ -414,7 +415,7 @@ def test_windrows_classes_around_such_environments() -> None:
     assert all(agrees(batch) for batch in collector)
 
 
-class Names(ours.Transform):
+class Names(Transform):
     """Names the position of a cart."""
 
     def _call(self, next_tensordict: Any) -> Any:

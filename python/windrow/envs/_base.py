@@ -22,7 +22,7 @@ _answers, _arguments = module("windrow.policies.answers"), module("windrow.polic
 _predictors = module("windrow.policies.predictors")
 
 
-class _OfInit:
+class OfInit:
     """The signature of a class that has a ``__new__`` too: that of its ``__init__``."""
 
     def __get__(self, own: object, owner: type) -> inspect.Signature:
@@ -49,7 +49,7 @@ class EnvBase(Described):
     _takes_states = False
     #: Methods that TorchRL calls of an environment.
     _never_called: ClassVar[tuple[str, ...]] = ("_reset", "_set_seed", "_step")
-    __signature__ = _OfInit()
+    __signature__ = OfInit()
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

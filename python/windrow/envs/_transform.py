@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from windrow import _fence, envs
-from windrow.envs._base import EnvBase
+from windrow.envs._base import EnvBase, OfInit
 from windrow.envs._recipe import Adapted, Described, Recipe
 
 T = TypeVar("T", bound=type)
@@ -58,6 +58,7 @@ class Transform:
     _takes_states = False
     #: Differs once what the transform was made with was changed in place.
     _version: Any = None
+    __signature__ = OfInit()
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -67,6 +68,9 @@ class Transform:
         made = super().__new__(cls)
         made._given = args, kwargs
         return made
+
+    def __init__(self) -> None:
+        """A subclass has arguments."""
 
     @property
     def initialized(self) -> bool:
