@@ -273,6 +273,7 @@ class Readings:
         entries: Sequence[tuple[dict[Any, Any], Any, Any]],
         missing: Any,
         *,
+        orders: Sequence[tuple[dict[Any, Any], Sequence[Any]]] = ...,
         items: Sequence[tuple[list[Any], int, Any]] = ...,
         functions: Sequence[tuple[Any, Any, Any, Any]] = ...,
         cells: Sequence[tuple[Any, Any]] = ...,

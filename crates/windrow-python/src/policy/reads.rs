@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyType};
 use pyo3::{PyTraverseError, PyVisit, intern};
 
-/// Sizes and classes of objects, values of dictionaries, lists and cells, the order of keys, and what
-/// functions are made of, as they were read.
+/// Sizes and classes of objects, values of dictionaries, lists and cells, the order of keys, and
+/// what functions are made of, as they were read.
 #[pyclass(frozen, module = "windrow._windrow")]
 pub(super) struct Readings {
     sizes: Vec<(Py<PyAny>, usize)>,
