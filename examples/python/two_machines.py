@@ -82,7 +82,7 @@ class Machines:
 
 def wrong_rows(batch: Any) -> int:
     """How many rows are not what follows from their observation and action."""
-    moved = batch["observation"].squeeze(-1) + 2.0 * batch["action"].argmax(-1) - 1.0
+    moved = batch["observation"].squeeze(-1) + 2.0 * batch["action"] - 1.0
     right = batch["next", "observation"].squeeze(-1) == moved
     right &= batch["next", "reward"].squeeze(-1) == -moved.abs()
     right &= batch["next", "terminated"].squeeze(-1) == (moved.abs() >= 5)

@@ -312,8 +312,9 @@ def test_members_that_a_first_reset_leaves_out_begin_with_the_first_step(
         assert root["data", "count"].tolist() == [[3]] * 3
     assert not root["done"].any()
     env.close()
+    fresh = kind(3, Theirs)
     with pytest.raises(Exception, match="reset"):
-        kind(3, Theirs).rand_step()
+        fresh.step(fresh.rand_action())
 
 
 #: Ways of a creator to another place.

@@ -456,7 +456,7 @@ def test_what_cannot_be_pickled_is_named_once_it_has_to_be_called() -> None:
 
 def test_a_collector_is_built_again_where_processes_refuse_the_graph() -> None:
     env = Switches()
-    with told("does not fit observations, actions"):
+    with told("its graph does not fit the environments"):
         source = Collector(env, Scaled(), frames_per_batch=4, placement="processes")
     with source:
         assert source.policy_backend == "torch" and "does not fit" in repr(source)
