@@ -172,10 +172,14 @@ class _Weights:
             self.others = [one for one in self._module.buffers() if id(one) not in named]
         return self._held
 
-    def versions(self) -> list[int]:
-        """How often each tensor was written; tensors of inference mode do not count that."""
-        counting = (one for one in self.now().values() if not one.is_inference())
-        return [one._version for one in counting]
+    def copies(self) -> list[torch.Tensor]:
+        """The numbers of each tensor: what is written below ``data`` has no version."""
+        return [one.detach().clone() for one in self.now().values()]
+
+    def have(self, copies: Sequence[torch.Tensor]) -> bool:
+        """Whether the tensors have the same numbers as ``copies``."""
+        now = self.now().values()
+        return len(now) == len(copies) and all(map(same_numbers, now, copies))
 
 
 @dataclass
@@ -496,7 +500,7 @@ class _Follower:
         if not self._is_current():
             # It is read again before the next batch.
             return None
-        graph, versions = self._known[0].graph, self._weights.versions()
+        graph, weights = self._known[0].graph, self._weights
         with _as_usual():
             try:
                 called = self._bound(rows)
@@ -510,10 +514,8 @@ class _Follower:
             }
             found = graph.difference(called)
             for _ in range(AGAIN):
-                # Another thread may change the module, and change it back, or write its weights,
-                # which module and graph read one after the other.
-                is_same = self._is_current() and versions == self._weights.versions()
-                if found is None or not is_same:
+                # Another thread may change the module, and change it back; and read another graph.
+                if found is None or not self._is_current() or self._known[0].graph is not graph:
                     return None
                 time.sleep(PAUSE)
                 # A row that rounding decides, such as one with two actions that are as good, is
@@ -522,8 +524,10 @@ class _Follower:
                     key: value * (1 + 1e-5) if value.is_floating_point() else value
                     for key, value in called.given.items()
                 }
+                # Or write weights, which module and graph read one after the other.
+                before = weights.copies()
                 again = graph.difference(called)
-                if again is None or again[0] != found[0]:
+                if again is None or again[0] != found[0] or not weights.have(before):
                     return None
         return found
 
