@@ -88,7 +88,7 @@ class Closed:
         if is_plain and hasattr(value, "__dict__"):
             raise Unproved(f"{kind.__name__} is a plain value with attributes")
         if isinstance(value, dict) and type(value) in (dict, collections.OrderedDict):
-            # Torch 2.8 guards the order of neither.
+            # Guards of some versions of torch leave the order out.
             self._places.order(value)
         if isinstance(value, functools._lru_cache_wrapper) and not is_library(
             getattr(value.__wrapped__, "__globals__", {})

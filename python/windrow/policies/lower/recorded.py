@@ -31,11 +31,12 @@ from windrow.policies.lower.values import Unproved
 
 #: Versions of torch for which all forms of ``cargo xtask stale`` were tried. What guards see, and
 #: what torch tells a backend, differs by version: others capture nothing.
-TRIED = {(2, 8), (2, 11), (2, 15)}
+TRIED = {(2, 11), (2, 15)}
 #: Settings of torch that hold while it captures, where it has them.
 SETTINGS = {
     "allow_rnn": True,
     "capture_scalar_outputs": False,
+    "invalidate_compile_context_weakrefs": True,
     "recompile_limit": 64,
     "skip_nnmodule_hook_guards": False,
     # Torch would not look at weights and classes below dictionaries that have not changed.
@@ -98,7 +99,6 @@ class Recorder:
         self._function, self._conditions = function, conditions
         self._found: Record | None = None
         self._answers: tuple[Any, ...] | None = None
-        self._tracing: tuple[Any, torch.fx.GraphModule] | None = None
         with _settings():
             self._compiled = torch.compile(function, fullgraph=True, backend=_backend)
 
@@ -149,9 +149,6 @@ class Recorder:
                 pass
         # Torch's own record refers to the weights, which could not be swapped.
         found, self._found = self._found, None
-        tracing, self._tracing = self._tracing, None
-        if tracing is not None:
-            _forget_weights(*tracing)
         if found is None:
             raise Unproved("it computes nothing that depends on its inputs")
         doubt = found.doubt or next(iter(watched.caught), None)
@@ -168,7 +165,6 @@ class Recorder:
     def take(self, graph: torch.fx.GraphModule) -> None:
         """Notes what torch has captured, and what it knows of that by now."""
         output = _output_graph()
-        self._tracing = output.tracing_context, graph
         # Torch forgets most of it once it has the graph.
         self._found = Record(
             graph,
@@ -357,20 +353,6 @@ def python_generators() -> Any:
 
 
 # What torch keeps of a capture
-
-
-def _forget_weights(context: Any, graph: torch.fx.GraphModule) -> None:
-    """Frees torch's weak references to weights, which could not be swapped otherwise. Torch 2.8
-    keeps them, and has no setting for it.
-    """
-    context.tensor_to_context.clear()
-    examples = [node.meta.get("example_value") for node in graph.graph.nodes]
-    for mode in {context.fake_mode, *(getattr(one, "fake_mode", None) for one in examples)} - {
-        None
-    }:
-        describer = mode.fake_tensor_converter.meta_converter.describer
-        describer.lookup_tensor.clear()
-        describer.lookup_storage.clear()
 
 
 def _output_graph() -> Any:
