@@ -155,10 +155,14 @@ def takes(
             name = type(self).__name__ if method.__name__ == "__init__" else method.__name__
             refuse_unknown(name, kwargs, binding.parameters)
             try:
-                binding.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{name}: {error}") from None
-            return method(self, declaration(*args, **kwargs))
+                declared = declaration(*args, **kwargs)
+            except TypeError:
+                try:
+                    binding.bind(*args, **kwargs)
+                except TypeError as error:
+                    raise TypeError(f"{name}: {error}") from None
+                raise
+            return method(self, declared)
 
         taking.__signature__ = bound_to_self(shown)  # type: ignore[attr-defined]
         taking.__annotations__ = {
@@ -461,4 +465,9 @@ def refuse_unknown(name: str, given: Iterable[str], known: Iterable[str]) -> Non
 
 def fields_of(declaration: object) -> tuple[dataclasses.Field[Any], ...]:
     """The arguments of a declaration, or of a value of it."""
-    return dataclasses.fields(declaration)  # type: ignore[arg-type]
+    return _fields_of(declaration if isinstance(declaration, type) else type(declaration))
+
+
+@functools.cache
+def _fields_of(declaration: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(declaration)
