@@ -305,7 +305,7 @@ def a_hook_that_is_removed() -> Any:
     return policy, change
 
 
-@form("_forward_hooks|hook|two|one", is_shared=True)
+@form("_forward_hooks|hook|held|one", is_shared=True)
 def the_state_of_a_hook() -> Any:
     held = {"one": 0.0}
     policy = Bare()
