@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from stale.forms import Base, form, pair, shifted
+from stale.forms import Base, OfNumber, form, pair, shifted
 
 
 class Two:
@@ -414,6 +414,28 @@ def a_read_only_view_of_a_dict() -> Any:
     inner = {"one": 0.0, "other": 0.0}
     policy = OfDict(types.MappingProxyType(inner))
     return policy, lambda level: inner.update(one=float(level), other=-float(level))
+
+
+@form("held|tuple")
+def a_list_in_a_tuple() -> Any:
+    class Policy(OfNumber):
+        def number(self) -> Any:
+            return self.held[0][0]
+
+    policy: Any = Policy()
+    policy.held = ([0.0],)
+    return policy, lambda level: policy.held[0].__setitem__(0, float(level))
+
+
+@form("held|tuple", is_shared=True)
+def a_list_in_a_tuple_of_the_class() -> Any:
+    class Policy(OfNumber):
+        held = ([0.0],)
+
+        def number(self) -> Any:
+            return type(self).held[0][0]
+
+    return Policy(), lambda level: Policy.held[0].__setitem__(0, float(level))
 
 
 @form("held")

@@ -167,7 +167,7 @@ class BaseCollector(Control):
         self._core.serve(self)
         ALIVE.add(self)
 
-    # What a batch needs of the engine, and never changes.
+    # Constants of the engine, which each batch needs.
 
     @functools.cached_property
     def _backend(self) -> str:

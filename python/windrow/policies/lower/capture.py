@@ -186,7 +186,7 @@ class Capture:
         }
         for column in columns.values():
             torch._dynamo.mark_dynamic(column, 0)
-        # Torch 2.8 has conditions that its guards leave out.
+        # Guards of some versions of torch leave conditions out.
         return all(_is_met(condition, rows) for condition in self.conditions) and bool(
             self._guards.check({**self._arguments, **columns})
         )

@@ -90,6 +90,9 @@ class Closed:
         if isinstance(value, dict) and type(value) in (dict, collections.OrderedDict):
             # Guards of some versions of torch leave the order out.
             self._places.order(value)
+        if isinstance(value, tuple) and _holds_list(value):
+            # Torch takes it for a constant, and compares it with itself.
+            raise Unproved("a tuple that it reads has a list, which can be changed")
         if isinstance(value, functools._lru_cache_wrapper) and not is_library(
             getattr(value.__wrapped__, "__globals__", {})
         ):
@@ -149,14 +152,20 @@ class Closed:
         for name in names & own.keys():
             value = self._places.entry(own, name)
             self._found(value)
-            if can_change(value) and id(value) not in read and not is_library(_globals_of(kind)):
+            is_open = can_change(value) and id(value) not in read
+            is_open = is_open or (isinstance(value, tuple) and _holds_list(value))
+            if is_open and not is_library(_globals_of(kind)):
                 # Some versions of torch read these without a guard.
                 raise Unproved(f"{kind.__name__}.{name} can be changed")
 
 
 def can_change(value: object) -> bool:
-    """Whether ``value`` is a container that can be changed in place."""
+    """Whether ``value`` is a list, a dictionary or a set."""
     return isinstance(value, (list, dict, set))
+
+
+def _holds_list(values: tuple[Any, ...]) -> bool:
+    return any(can_change(one) or isinstance(one, tuple) and _holds_list(one) for one in values)
 
 
 def is_library(scope: Mapping[str, Any]) -> bool:
