@@ -82,12 +82,11 @@ def main() -> None:
         for batch in collector:
             optimizer.param_groups[0]["lr"] = 1e-3 * (1 - progress.n / arguments.frames)
             # What the agent returns beside the action is in the batch: log_prob, entropy, value.
-            after = batch["next"]
             with torch.no_grad():
-                following = agent.get_value(after["observation"])
-            columns = batch["value"], following, after["reward"], after["done"]
+                following = agent.get_value(batch["next", "observation"])
+            columns = batch["value"], following, batch["next", "reward"], batch["next", "done"]
             batch["gain"], batch["goal"] = windrow.generalized_advantage_estimate(
-                GAMMA, LAMBDA, *columns, terminated=after["terminated"]
+                GAMMA, LAMBDA, *columns, terminated=batch["next", "terminated"]
             )
             for minibatch in windrow.minibatches(
                 batch, MINIBATCH, EPOCHS, keys=["observation", "action", "log_prob", "gain", "goal"]
@@ -106,9 +105,9 @@ def main() -> None:
                 (policy_loss - ENTROPY * entropy.mean() + VALUE * value_loss).backward()
                 nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
                 optimizer.step()
-            done = after["done"].squeeze(-1)
+            done = batch["next", "done"].squeeze(-1)
             returns += [
-                (progress.n + NUM_ENVS * step, after["episode_reward"][env, step].item())
+                (progress.n + NUM_ENVS * step, batch["next", "episode_reward"][env, step].item())
                 for step, env in done.T.nonzero().tolist()
             ]
             progress.update(batch.numel())

@@ -66,6 +66,8 @@ class Greedy(nn.Module):
 class Explorer(Greedy):
     """The same, or a random action with probability ``epsilon``."""
 
+    epsilon: torch.Tensor
+
     def __init__(self, network: nn.Module, actions: int) -> None:
         super().__init__(network)
         self.actions = actions
@@ -92,7 +94,7 @@ class Training:
         env = make_env(arguments.env)
         actions = env.action_spec.space.n
         self.network = mlp(env.observation_spec["observation"].shape[-1], actions, arguments.width)
-        nn.init.constant_(self.network[-1].bias, FIRST_VALUE.get(arguments.env, 0.0))
+        nn.init.constant_(self.network.get_parameter("4.bias"), FIRST_VALUE.get(arguments.env, 0.0))
         self.target = copy.deepcopy(self.network).requires_grad_(False)
         self.policy = Explorer(self.network, actions)
         self.optimizer = torch.optim.Adam(
@@ -140,9 +142,10 @@ class Training:
         loss.backward()
         self.optimizer.step()
         with torch.no_grad():
-            torch._foreach_lerp_(
-                list(self.target.parameters()), list(self.network.parameters()), TAU
-            )
+            for target, trained in zip(
+                self.target.parameters(), self.network.parameters(), strict=True
+            ):
+                target.lerp_(trained, TAU)
         return loss.detach()
 
     def run(self) -> None:
@@ -161,18 +164,20 @@ class Training:
                     continue
                 # The rate falls to zero in a straight line.
                 self.optimizer.param_groups[0]["lr"].fill_(arguments.lr * (1 - done))
+                losses: list[torch.Tensor] = []
                 for _ in range(updates):
                     sample = self.buffer.sample()
-                    following = sample["next"]
-                    loss = self.learn(
-                        sample["observation"],
-                        sample["action"],
-                        following["observation"],
-                        following["reward"],
-                        following["terminated"],
+                    losses.append(
+                        self.learn(
+                            sample["observation"],
+                            sample["action"],
+                            sample["next", "observation"],
+                            sample["next", "reward"],
+                            sample["next", "terminated"],
+                        )
                     )
                 if self.logger is not None and frames % 1000 < arguments.frames_per_batch:
-                    self.logger.add_scalar("losses/value", loss.item(), frames)
+                    self.logger.add_scalar("losses/value", losses[-1].item(), frames)
                 due = frames % arguments.evaluate_every < arguments.frames_per_batch
                 # A policy that was picked for being good was lucky more often than not: only other
                 # episodes can confirm it.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Literal
 
 import torch
 from tensordict.nn import TensorDictModule
@@ -16,6 +17,8 @@ from torch import nn
 
 from windrow.collectors import Collector
 from windrow.envs import GymEnv
+
+Backend = Literal["auto", "native", "torch"]
 
 
 def make_policy() -> TensorDictModule:
@@ -27,7 +30,7 @@ def make_policy() -> TensorDictModule:
     return TensorDictModule(network, in_keys=["observation"], out_keys=["action"])
 
 
-def collect(policy: TensorDictModule | None, policy_backend: str, frames: int) -> torch.Tensor:
+def collect(policy: TensorDictModule | None, policy_backend: Backend, frames: int) -> torch.Tensor:
     """Collects, says how fast that was, and returns the actions of the first 1000 frames."""
     env = GymEnv("CartPole-v1", categorical_action_encoding=True)
     with Collector(
@@ -63,7 +66,7 @@ def main() -> None:
     with Collector(GymEnv("CartPole-v1"), policy, frames_per_batch=1000, seed=0) as collector:
         before = next(collector)["action"][:, 1].float().mean()
         with torch.no_grad():
-            policy.module[-1].bias += torch.tensor([0.0, 100.0])
+            policy.get_parameter("module.4.bias").add_(torch.tensor([0.0, 100.0]))
         after = next(collector)["action"][:, 1].float().mean()
         print(f"pushed to the right: {before:.2f} of the time, then {after:.2f}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Literal
 
 import numpy as np
 import onnxruntime
@@ -19,9 +20,10 @@ from windrow.collectors import Collector
 from windrow.modules import export_onnx
 
 FILE = "policy.onnx"
+Backend = Literal["auto", "native", "torch"]
 
 
-def collect(policy_backend: str, frames: int) -> tuple[np.ndarray, np.ndarray]:
+def collect(policy_backend: Backend, frames: int) -> tuple[np.ndarray, np.ndarray]:
     """Collects with the file as policy, says how fast that was, and returns the observations and
     actions of the first 1000 frames.
     """
@@ -33,14 +35,14 @@ def collect(policy_backend: str, frames: int) -> tuple[np.ndarray, np.ndarray]:
         seed=0,
         policy_backend=policy_backend,
     ) as collector:
-        first = next(collector)
+        first = next(collector).reshape(-1)
         start = time.perf_counter()
         batches = max(frames // 1000, 1)
         for _ in range(batches):
             next(collector)
         rate = 1000 * batches / (time.perf_counter() - start)
         print(f"{collector}\n    {rate:,.0f} frames a second")
-        return first["observation"].flatten(0, 1).numpy(), first["action"].flatten(0, 1).numpy()
+        return np.asarray(first["observation"]), np.asarray(first["action"])
 
 
 def main() -> None:
@@ -61,7 +63,7 @@ def main() -> None:
     (scores,) = onnxruntime.InferenceSession(FILE).run(None, {"observation": observations})
     print(
         "all three did the same:",
-        np.array_equal(native, called) and np.array_equal(native, scores.argmax(-1)),
+        np.array_equal(native, called) and np.array_equal(native, np.asarray(scores).argmax(-1)),
     )
 
 

@@ -149,26 +149,27 @@ class Training:
                 self.optimizer.param_groups[0]["lr"].fill_(
                     arguments.lr * (1 + (batch.numel() - frames) / arguments.frames)
                 )
-                after = batch["next"]
                 with torch.no_grad():
-                    following = self.agent.critic(after["observation"])
+                    following = self.agent.critic(batch["next", "observation"])
                 batch["advantage"], batch["target"] = windrow.generalized_advantage_estimate(
                     GAMMA,
                     LAMBDA,
                     batch["value"],
                     following,
-                    after["reward"],
-                    after["done"],
-                    terminated=after["terminated"],
+                    batch["next", "reward"],
+                    batch["next", "done"],
+                    terminated=batch["next", "terminated"],
                 )
                 batch["advantage"] = batch["advantage"].squeeze(-1)
-                for minibatch in windrow.minibatches(
-                    batch, arguments.minibatch, arguments.epochs, keys=READ
-                ):
-                    losses = self.learn(*(minibatch[key] for key in READ))
+                losses = [
+                    self.learn(*(minibatch[key] for key in READ))
+                    for minibatch in windrow.minibatches(
+                        batch, arguments.minibatch, arguments.epochs, keys=READ
+                    )
+                ]
                 if self.logger is not None:
                     for name, loss in zip(
-                        ("policy", "value", "entropy"), losses.tolist(), strict=True
+                        ("policy", "value", "entropy"), losses[-1].tolist(), strict=True
                     ):
                         self.logger.add_scalar(f"losses/{name}", loss, frames)
                 if arguments.checkpoint and time.monotonic() > saved + arguments.every:

@@ -93,7 +93,8 @@ class Training:
         env = make_env(arguments.game, arguments.num_envs)
         device = arguments.device
         # Torch's convolutions are nearly twice as fast with channels last.
-        self.agent = Agent(env.action_spec.space.n).to(device, memory_format=torch.channels_last)
+        self.agent = Agent(env.action_spec.space.n).to(device)
+        self.agent.to(memory_format=torch.channels_last)
         self.optimizer = torch.optim.Adam(
             self.agent.parameters(),
             lr=torch.tensor(arguments.lr, device=device),
@@ -153,32 +154,34 @@ class Training:
                 self.optimizer.param_groups[0]["lr"].fill_(
                     arguments.lr * (1 + (batch.numel() - frames) / arguments.frames)
                 )
-                after = batch["next"]
                 # The next frame has the value of what follows, except at the ends of episodes and
                 # of the batch.
-                following, apart = batch["value"].roll(-1, 1), after["done"].squeeze(-1).clone()
+                following = torch.roll(batch["value"], -1, 1)
+                apart = batch["next", "done"].squeeze(-1).clone()
                 apart[:, -1] = True
                 with torch.no_grad():
                     following[apart] = self.agent.critic(
-                        self.agent.seen(after["observation"][apart])
+                        self.agent.seen(batch["next", "observation"][apart])
                     )
                 batch["advantage"], batch["target"] = windrow.generalized_advantage_estimate(
                     GAMMA,
                     LAMBDA,
                     batch["value"],
                     following,
-                    after["reward"],
-                    after["done"],
-                    terminated=after["terminated"],
+                    batch["next", "reward"],
+                    batch["next", "done"],
+                    terminated=batch["next", "terminated"],
                 )
                 batch["advantage"] = batch["advantage"].squeeze(-1)
-                for minibatch in windrow.minibatches(
-                    batch, arguments.minibatch, arguments.epochs, keys=READ
-                ):
-                    losses = self.learn(*(minibatch[key] for key in READ))
+                losses = [
+                    self.learn(*(minibatch[key] for key in READ))
+                    for minibatch in windrow.minibatches(
+                        batch, arguments.minibatch, arguments.epochs, keys=READ
+                    )
+                ]
                 if self.logger is not None:
                     for name, loss in zip(
-                        ("policy", "value", "entropy"), losses.tolist(), strict=True
+                        ("policy", "value", "entropy"), losses[-1].tolist(), strict=True
                     ):
                         self.logger.add_scalar(f"losses/{name}", loss, frames)
                 if arguments.checkpoint and time.monotonic() > saved + arguments.every:

@@ -62,6 +62,12 @@ def mlp(inputs: int, outputs: int, width: int, gain: float) -> nn.Sequential:
 class Agent(nn.Module):
     """Draws actions from a normal distribution, and estimates the return of what follows."""
 
+    low: torch.Tensor
+    high: torch.Tensor
+    loc: torch.Tensor
+    scale: torch.Tensor
+    count: torch.Tensor
+
     def __init__(
         self, observations: int, low: torch.Tensor, high: torch.Tensor, width: int
     ) -> None:
@@ -198,29 +204,32 @@ class Training:
                 self.optimizer.param_groups[0]["lr"].fill_(
                     arguments.lr * (1 + (batch.numel() - frames) / arguments.frames)
                 )
-                after = batch["next"]
                 with torch.no_grad():
                     batch["normalized"] = self.agent.normalized(batch["observation"])
-                    following = self.agent.critic(self.agent.normalized(after["observation"]))
+                    following = self.agent.critic(
+                        self.agent.normalized(batch["next", "observation"])
+                    )
                 batch["advantage"], batch["target"] = windrow.generalized_advantage_estimate(
                     arguments.gamma,
                     LAMBDA,
                     batch["value"],
                     following,
-                    arguments.reward_scale * after["reward"],
-                    after["done"],
-                    terminated=after["terminated"],
+                    arguments.reward_scale * batch["next", "reward"],
+                    batch["next", "done"],
+                    terminated=batch["next", "terminated"],
                 )
                 batch["advantage"] = batch["advantage"].squeeze(-1)
-                for minibatch in windrow.minibatches(
-                    batch, arguments.minibatch, arguments.epochs, keys=READ
-                ):
-                    losses = self.learn(*(minibatch[key] for key in READ))
+                losses = [
+                    self.learn(*(minibatch[key] for key in READ))
+                    for minibatch in windrow.minibatches(
+                        batch, arguments.minibatch, arguments.epochs, keys=READ
+                    )
+                ]
                 # Only now, since the loss compares with what was normalized as the collector did.
                 self.agent.look(batch["observation"])
                 if self.logger is not None:
                     for name, loss in zip(
-                        ("policy", "value", "entropy"), losses.tolist(), strict=True
+                        ("policy", "value", "entropy"), losses[-1].tolist(), strict=True
                     ):
                         self.logger.add_scalar(f"losses/{name}", loss, frames)
                 if arguments.checkpoint and time.monotonic() > saved + arguments.every:

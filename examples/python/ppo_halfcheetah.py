@@ -34,7 +34,7 @@ def network(outputs: int) -> nn.Sequential:
             nn.init.orthogonal_(layer.weight, 1.0)
             nn.init.zeros_(layer.bias)
     with torch.no_grad():
-        layers[-1].weight.mul_(0.01 if outputs > 1 else 1.0)
+        layers.get_parameter("4.weight").mul_(0.01 if outputs > 1 else 1.0)
     return layers
 
 
@@ -98,7 +98,7 @@ def main() -> None:
     with collector, tqdm(total=arguments.frames, unit=" frames") as progress:
         for batch in collector:
             ended = batch["next", "done"].squeeze(-1)
-            returns += batch["next", "episode_reward"][ended].flatten().tolist()
+            returns += batch["next", "episode_reward"][ended].squeeze(-1).tolist()
             with torch.no_grad():
                 advantage_fn(batch)
             for minibatch in windrow.minibatches(batch, MINIBATCH, EPOCHS):

@@ -67,12 +67,11 @@ class Learner:
         return 2.0 * action, log_prob - torch.log(2.0 * (1.0 - action**2) + 1e-6)
 
     def learn(self, frames: TensorDict) -> None:
-        after = frames["next"]
         alpha = self.log_alpha.exp().detach()
         with torch.no_grad():
-            action, log_prob = self.act(after["observation"])
-            value = least(self.targets, after["observation"], action) - alpha * log_prob
-            target = 0.1 * after["reward"] + 0.99 * ~after["terminated"] * value
+            action, log_prob = self.act(frames["next", "observation"])
+            value = least(self.targets, frames["next", "observation"], action) - alpha * log_prob
+            target = 0.1 * frames["next", "reward"] + 0.99 * ~frames["next", "terminated"] * value
         pairs = torch.cat([frames["observation"], frames["action"]], -1)
         critic_loss = sum(nn.functional.mse_loss(critic(pairs), target) for critic in self.critics)
         self.step(1, critic_loss)
@@ -83,9 +82,10 @@ class Learner:
         # One action: an entropy of -1 is the usual aim.
         self.step(2, -(self.log_alpha * (log_prob.detach().mean() - 1.0)))
         with torch.no_grad():
-            torch._foreach_lerp_(
-                list(self.targets.parameters()), list(self.critics.parameters()), 0.005
-            )
+            for target, trained in zip(
+                self.targets.parameters(), self.critics.parameters(), strict=True
+            ):
+                target.lerp_(trained, 0.005)
 
     def step(self, which: int, loss: Any) -> None:
         self.optimizers[which].zero_grad()

@@ -52,6 +52,8 @@ class Agent(nn.Module):
     episode begins with zeros as its state.
     """
 
+    seen: torch.Tensor
+
     def __init__(
         self, observations: int, actions: int, width: int, seen: tuple[float, ...]
     ) -> None:
@@ -174,10 +176,10 @@ class Training:
                 self.optimizer.param_groups[0]["lr"].fill_(
                     arguments.lr * (1 + (arguments.frames_per_batch - frames) / arguments.frames)
                 )
-                after = batch["next"]
                 with torch.no_grad():
-                    steps = after["observation"].flatten(0, 1).unsqueeze(1)
-                    state = self.agent.states(steps, after["state"].flatten(0, 1))
+                    steps = torch.flatten(batch["next", "observation"], 0, 1).unsqueeze(1)
+                    before = torch.flatten(batch["next", "state"], 0, 1)
+                    state = self.agent.states(steps, before)
                     following = self.agent.critic(state).reshape(*batch.shape, 1)
                 # Behind the end of a piece is padding, whose trajectory is none.
                 batch["advantage"], batch["target"] = windrow.generalized_advantage_estimate(
@@ -187,20 +189,22 @@ class Training:
                     following,
                     # Values are means of rewards, of which later ones count less, so that their
                     # loss does not drown that of the policy.
-                    (1 - GAMMA) * after["reward"],
-                    after["done"],
-                    terminated=after["terminated"],
+                    (1 - GAMMA) * batch["next", "reward"],
+                    batch["next", "done"],
+                    terminated=batch["next", "terminated"],
                     traj_ids=batch["collector", "traj_ids"],
                 )
                 batch["advantage"] = batch["advantage"].squeeze(-1)
-                batch.batch_size = batch.batch_size[:1]
-                for episodes in windrow.minibatches(
-                    batch, len(batch) // arguments.minibatches + 1, arguments.epochs, keys=READ
-                ):
-                    losses = self.update(episodes)
+                batch.auto_batch_size_(1)
+                losses = [
+                    self.update(episodes)
+                    for episodes in windrow.minibatches(
+                        batch, len(batch) // arguments.minibatches + 1, arguments.epochs, keys=READ
+                    )
+                ]
                 if self.logger is not None:
                     for name, loss in zip(
-                        ("policy", "value", "entropy"), losses.tolist(), strict=True
+                        ("policy", "value", "entropy"), losses[-1].tolist(), strict=True
                     ):
                         self.logger.add_scalar(f"losses/{name}", loss, frames)
                 due = frames % arguments.evaluate_every < arguments.frames_per_batch

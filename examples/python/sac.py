@@ -49,6 +49,9 @@ def mlp(inputs: int, outputs: int, width: int) -> nn.Sequential:
 class Actor(nn.Module):
     """Draws actions from a normal distribution, squashed into the bounds of the actions by tanh."""
 
+    loc: torch.Tensor
+    scale: torch.Tensor
+
     def __init__(
         self, observations: int, low: torch.Tensor, high: torch.Tensor, width: int
     ) -> None:
@@ -147,13 +150,14 @@ class Training:
         returns the losses of the first two.
         """
         of_critics, of_actor, of_alpha = self.optimizers
-        following, alpha = sample["next"], self.log_alpha.exp().detach()
+        alpha = self.log_alpha.exp().detach()
         with torch.no_grad():
-            action, log_prob = self.actor.with_log_prob(following["observation"])
+            action, log_prob = self.actor.with_log_prob(sample["next", "observation"])
             value = (
-                torch.minimum(*self.targets(following["observation"], action)) - alpha * log_prob
+                torch.minimum(*self.targets(sample["next", "observation"], action))
+                - alpha * log_prob
             )
-            goal = following["reward"] + GAMMA * value * ~following["terminated"]
+            goal = sample["next", "reward"] + GAMMA * value * ~sample["next", "terminated"]
         first, second = self.critics(sample["observation"], sample["action"])
         critic_loss = functional.mse_loss(first, goal) + functional.mse_loss(second, goal)
         of_critics.zero_grad()
@@ -174,9 +178,10 @@ class Training:
         (-self.log_alpha.exp() * (log_prob.detach() + self.entropy).mean()).backward()
         of_alpha.step()
         with torch.no_grad():
-            torch._foreach_lerp_(
-                list(self.targets.parameters()), list(self.critics.parameters()), TAU
-            )
+            for target, trained in zip(
+                self.targets.parameters(), self.critics.parameters(), strict=True
+            ):
+                target.lerp_(trained, TAU)
         return critic_loss.detach(), actor_loss.detach()
 
     def run(self) -> None:
@@ -189,11 +194,12 @@ class Training:
                 frames = self.collector.stats()["frames"]
                 if frames < arguments.random_frames:
                     continue
-                for _ in range(arguments.frames_per_batch):
-                    critic_loss, actor_loss = self.learn(self.buffer.sample())
+                losses = [
+                    self.learn(self.buffer.sample()) for _ in range(arguments.frames_per_batch)
+                ]
                 if self.logger is not None and frames % 1000 < arguments.frames_per_batch:
-                    self.logger.add_scalar("losses/critic", critic_loss.item(), frames)
-                    self.logger.add_scalar("losses/actor", actor_loss.item(), frames)
+                    for name, loss in zip(("critic", "actor"), losses[-1], strict=True):
+                        self.logger.add_scalar(f"losses/{name}", loss.item(), frames)
                 if arguments.checkpoint and time.monotonic() > saved + arguments.every:
                     self.save()
                     saved = time.monotonic()

@@ -35,7 +35,7 @@ class Players(nn.Module):
         )
         # The second one does not learn, and likes rocks.
         self.networks[1].requires_grad_(False)
-        self.networks[1][-1].bias.copy_(torch.tensor([2.0, 0.0, 0.0]))
+        self.networks[1].get_parameter("2.bias").copy_(torch.tensor([2.0, 0.0, 0.0]))
 
     def logits(self, observation: torch.Tensor) -> torch.Tensor:
         return torch.stack(

@@ -55,6 +55,9 @@ def mlp(inputs: int, outputs: int, width: int) -> nn.Sequential:
 class Actor(nn.Module):
     """The action for an observation, within the bounds of the actions."""
 
+    loc: torch.Tensor
+    scale: torch.Tensor
+
     def __init__(
         self, observations: int, low: torch.Tensor, high: torch.Tensor, width: int
     ) -> None:
@@ -145,11 +148,10 @@ class Training:
         )
 
     def update_critics(self, sample: Any) -> torch.Tensor:
-        following = sample["next"]
         with torch.no_grad():
-            action = self.target_actor.noisy(following["observation"], SMOOTHING, CLIP)
-            value = torch.minimum(*self.targets(following["observation"], action))
-            goal = following["reward"] + GAMMA * value * ~following["terminated"]
+            action = self.target_actor.noisy(sample["next", "observation"], SMOOTHING, CLIP)
+            value = torch.minimum(*self.targets(sample["next", "observation"], action))
+            goal = sample["next", "reward"] + GAMMA * value * ~sample["next", "terminated"]
         first, second = self.critics(sample["observation"], sample["action"])
         loss = functional.mse_loss(first, goal) + functional.mse_loss(second, goal)
         self.optimizers[0].zero_grad()
@@ -167,7 +169,8 @@ class Training:
         self.critics.requires_grad_(True)
         with torch.no_grad():
             for targets, trained in ((self.targets, self.critics), (self.target_actor, self.actor)):
-                torch._foreach_lerp_(list(targets.parameters()), list(trained.parameters()), TAU)
+                for target, now in zip(targets.parameters(), trained.parameters(), strict=True):
+                    target.lerp_(now, TAU)
         return loss.detach()
 
     def run(self) -> None:
@@ -180,19 +183,16 @@ class Training:
                 frames = self.collector.stats()["frames"]
                 if frames < arguments.random_frames:
                     continue
+                losses: dict[str, torch.Tensor] = {}
                 for _ in range(arguments.frames_per_batch):
                     sample = self.buffer.sample()
-                    critic_loss = self.learn_critics(sample)
+                    losses["critic"] = self.learn_critics(sample)
                     self.updates += 1
                     if self.updates % DELAY == 0:
-                        actor_loss = self.learn_actor(sample)
-                if (
-                    self.logger is not None
-                    and self.updates >= DELAY
-                    and frames % 1000 < arguments.frames_per_batch
-                ):
-                    self.logger.add_scalar("losses/critic", critic_loss.item(), frames)
-                    self.logger.add_scalar("losses/actor", actor_loss.item(), frames)
+                        losses["actor"] = self.learn_actor(sample)
+                if self.logger is not None and frames % 1000 < arguments.frames_per_batch:
+                    for name, loss in losses.items():
+                        self.logger.add_scalar(f"losses/{name}", loss.item(), frames)
                 if arguments.checkpoint and time.monotonic() > saved + arguments.every:
                     self.save()
                     saved = time.monotonic()

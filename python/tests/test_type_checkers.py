@@ -8,10 +8,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import windrow
+
+PACKAGES = Path(windrow.__file__).parent.parent
+EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
+#: Code as users write it, with the types that pyright shows.
+USES = Path(__file__).with_name("uses.py")
 
 #: Each line has one wrong call, but for the first two.
 WRONG = """\
@@ -55,9 +61,8 @@ check_env(env)
 """
 
 
-def checked_by_mypy(file: Path) -> str:
+def checked_by_mypy(file: Path, cache: Path, *further: str) -> str:
     """What mypy says of ``file``."""
-    package = str(Path(windrow.__file__).parent.parent)
     options = [
         "--no-site-packages",
         "--ignore-missing-imports",
@@ -69,12 +74,13 @@ def checked_by_mypy(file: Path) -> str:
         "-m",
         "mypy",
         *options,
+        *further,
         "--cache-dir",
-        str(file.parent / "cache"),
+        str(cache),
         str(file),
     ]
     found = subprocess.run(
-        command, capture_output=True, text=True, env={"MYPYPATH": package}, check=False
+        command, capture_output=True, text=True, env={"MYPYPATH": str(PACKAGES)}, check=False
     )
     assert found.returncode in (0, 1), found.stdout + found.stderr
     return found.stdout
@@ -85,24 +91,33 @@ def mypy(file: Path) -> set[int]:
     return {
         int(line)
         for line in re.findall(
-            rf"^{re.escape(str(file))}:(\d+): error", checked_by_mypy(file), re.MULTILINE
+            rf"^{re.escape(str(file))}:(\d+): error",
+            checked_by_mypy(file, file.parent / "cache"),
+            re.MULTILINE,
         )
     }
 
 
-def pyright(file: Path) -> set[int]:
-    """Lines of ``file`` in which pyright finds an error."""
+def pyright_says(included: list[Path], folder: Path) -> list[dict[str, Any]]:
+    """What pyright in its standard mode says of these files and folders, in their order."""
     settings = {
         "typeCheckingMode": "standard",
-        "extraPaths": [str(Path(windrow.__file__).parent.parent)],
-        "include": [file.name],
+        "extraPaths": [str(PACKAGES), str(EXAMPLES)],
+        "include": [str(path) for path in included],
     }
-    (file.parent / "pyrightconfig.json").write_text(json.dumps(settings))
-    command = [sys.executable, "-m", "basedpyright", "--outputjson", "--project", str(file.parent)]
+    project = folder / "pyrightconfig.json"
+    project.write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "basedpyright", "--outputjson", "--project", str(project)]
+    command += ["--pythonpath", sys.executable]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode in (0, 1), found.stdout + found.stderr
-    told = json.loads(found.stdout)["generalDiagnostics"]
-    return {entry["range"]["start"]["line"] + 1 for entry in told if entry["severity"] == "error"}
+    return json.loads(found.stdout)["generalDiagnostics"]
+
+
+def pyright(file: Path) -> set[int]:
+    """Lines of ``file`` in which pyright finds an error."""
+    said = pyright_says([file], file.parent)
+    return {entry["range"]["start"]["line"] + 1 for entry in said if entry["severity"] == "error"}
 
 
 #: What a name is for a type checker, by what is written.
@@ -130,7 +145,7 @@ def test_a_checker_knows_the_names_of_all_packages(tmp_path: Path) -> None:
     file.write_text(
         "\n".join(["import windrow", *(f"reveal_type({name}(*[]))" for name in REVEALED)])
     )
-    shown = re.findall(r'Revealed type is "([^"]*)"', checked_by_mypy(file))
+    shown = re.findall(r'Revealed type is "([^"]*)"', checked_by_mypy(file, tmp_path / "cache"))
     assert dict(zip(REVEALED, shown, strict=True)) == REVEALED
 
 
@@ -157,3 +172,20 @@ def test_right_calls_are_not_reported(checker, tmp_path: Path) -> None:
     file = tmp_path / "right.py"
     file.write_text(RIGHT)
     assert checker(file) == set()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
+def test_the_strictest_checks_find_nothing_in_what_users_write(tmp_path: Path) -> None:
+    said = checked_by_mypy(USES, tmp_path / "cache", "--strict")
+    assert "error:" not in said, said
+
+
+@pytest.mark.skipif(importlib.util.find_spec("basedpyright") is None, reason="it is not installed")
+def test_examples_have_no_wrong_type_and_results_are_of_the_types_written_beside_them(
+    tmp_path: Path,
+) -> None:
+    said = pyright_says([USES, EXAMPLES], tmp_path)
+    assert [entry for entry in said if entry["severity"] == "error"] == []
+    shown = [re.search(r'is "(.*)"$', entry["message"]) for entry in said]
+    written = re.findall(r"\)  # (.+)$", USES.read_text(), re.MULTILINE)
+    assert [found and found[1] for found in shown] == written
