@@ -17,15 +17,13 @@ use crate::{
 
 /// Where the environments and the data sets are.
 const FOLDER: &str = "target/formats";
-/// What the environments hold: a file for each format.
+/// What the environments hold: a file for each format, which has its name.
 const RECIPES: &str = "tests/python/formats";
-const FORMATS: [&str; 4] = ["lerobot", "minari", "parquet", "safetensors"];
 
 /// Which formats to look at.
 #[derive(Debug, Args)]
 pub(crate) struct Request {
     /// Formats; all unless given
-    #[arg(value_parser = FORMATS)]
     formats: Vec<String>,
     /// How many processes to kill that write a data set of each format
     #[arg(long, default_value_t = 200)]
@@ -35,6 +33,7 @@ pub(crate) struct Request {
 /// Writes, reads, and kills processes that write; `true` when every frame was read as it was
 /// written.
 pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
+    let formats = named(&root.join(RECIPES), &request.formats)?;
     let package = python::with_package(root, python::DEV)?;
     let sets = root.join(FOLDER).join("sets");
     if sets.exists() {
@@ -46,13 +45,8 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
     if !written.is_ok_and(|status| status.success()) {
         bail!("the data sets were not written");
     }
-    let all = FORMATS.map(str::to_owned);
-    let formats = match request.formats.as_slice() {
-        [] => &all[..],
-        some => some,
-    };
     Report::alone(|report| {
-        for format in formats {
+        for format in &formats {
             report.step(&format!("{format}, read"), || {
                 let folder = format!("{FOLDER}/{format}");
                 let recipe = format!("{RECIPES}/{format}.txt");
@@ -69,6 +63,30 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<bool> {
                 });
             }
         }
+    })
+}
+
+/// The formats that were asked for, or all that have a file in `recipes`.
+fn named(recipes: &Path, asked: &[String]) -> Result<Vec<String>> {
+    let mut all = fs::read_dir(recipes)
+        .with_context(|| format!("failed to list {recipes:?}"))?
+        .map(|entry| {
+            Ok(entry?
+                .path()
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into())
+        })
+        .collect::<Result<Vec<String>>>()?;
+    all.sort();
+    if let Some(strange) = asked.iter().find(|name| !all.contains(name)) {
+        bail!("expected formats of {}, got {strange}", all.join(", "));
+    }
+    Ok(if asked.is_empty() {
+        all
+    } else {
+        asked.to_vec()
     })
 }
 

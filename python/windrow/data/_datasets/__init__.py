@@ -5,9 +5,12 @@ A sink takes batches as a replay buffer does: by hand, or as the ``replay_buffer
 module of a format writes and reads its files.
 """
 
-from windrow.data._datasets._lerobot import LeRobotSink
-from windrow.data._datasets._minari import MinariSink
-from windrow.data._datasets._parquet import ParquetSink
-from windrow.data._datasets._safetensors import SafetensorsSink
+from windrow.data._datasets._lerobot import LEROBOT, LeRobotSink
+from windrow.data._datasets._minari import MINARI, MinariSink
+from windrow.data._datasets._parquet import PARQUET, ParquetSink
+from windrow.data._datasets._safetensors import SAFETENSORS, SafetensorsSink
 
 __all__ = ["LeRobotSink", "MinariSink", "ParquetSink", "SafetensorsSink"]
+
+#: The formats that buffers read. Those whose folders have files of another one come first.
+FORMATS = (LEROBOT, MINARI, PARQUET, SAFETENSORS)

@@ -4,7 +4,9 @@ its key, joined by dots.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from windrow._lazy import numpy, tensordict, torch
@@ -24,6 +26,29 @@ IDS, MASK = ("collector", "traj_ids"), ("collector", "mask")
 DONE, TRUNCATED, TERMINATED = ("next", "done"), ("next", "truncated"), ("next", "terminated")
 #: What a data set has in place of ids of trajectories, which differ from one run to the next.
 EPISODE = ("episode_index",)
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format that buffers read."""
+
+    #: As messages call it.
+    name: str
+    #: Whether a file or folder is of this format.
+    is_at: Callable[[pathlib.Path], bool]
+    #: The columns of what is there, whole episodes at a time.
+    read: Callable[[pathlib.Path], Iterator[Named]]
+    #: Classes of other libraries, by package and name, and what reads their objects.
+    objects: Mapping[tuple[str, str], Callable[[Any], Iterator[Named]]] = field(
+        default_factory=dict
+    )
+
+
+def files_at(path: pathlib.Path, suffix: str) -> list[pathlib.Path]:
+    """The file itself, or those below the folder that are not hidden, of those that end so."""
+    if path.is_dir():
+        return sorted(file for file in path.rglob(f"*{suffix}") if not file.name.startswith("."))
+    return [path] if path.suffix == suffix else []
 
 
 def columns_of(

@@ -23,6 +23,7 @@ from windrow.data._datasets._columns import (
     TERMINATED,
     TRUNCATED,
     Columns,
+    Format,
     Layout,
     Named,
     Path as Entry,
@@ -430,12 +431,11 @@ def _merged(before: dict[str, Any] | None, after: dict[str, Any]) -> dict[str, A
     return {name: value.tolist() for name, value in merged.items()}
 
 
-def is_here(path: Path) -> bool:
-    """Whether a folder is a data set of LeRobot."""
+def _is_at(path: Path) -> bool:
     return (path / _INFO).is_file() and "codebase_version" in json.loads((path / _INFO).read_text())
 
 
-def read(path: Path) -> Iterator[Named]:
+def _read(path: Path) -> Iterator[Named]:
     """The columns of each file of frames, with pictures.
 
     Raises:
@@ -523,3 +523,14 @@ def _frames(av: Any, path: Path) -> Iterator[Any]:
     with av.open(str(path)) as container:
         for frame in container.decode(video=0):
             yield frame.to_ndarray(format="rgb24")
+
+
+def _of_dataset(dataset: Any) -> Iterator[Named]:
+    if dataset.episodes is not None:
+        raise TypeError(
+            "expected all episodes of a data set of LeRobot, got a selection of them: leave episodes=... out"
+        )
+    return _read(Path(dataset.root))
+
+
+LEROBOT = Format("LeRobot", _is_at, _read, {("lerobot", "LeRobotDataset"): _of_dataset})

@@ -19,6 +19,7 @@ from windrow.data._datasets._columns import (
     TERMINATED,
     TRUNCATED,
     Columns,
+    Format,
     Layout,
     Named,
     Path as Entry,
@@ -89,9 +90,7 @@ class _MinariWriter(Writer):
         if path.exists():
             self._about = json.loads(path.read_text())
             if "windrow_columns" not in self._about:
-                raise ValueError(
-                    f"{path} was not written by windrow, which cannot go on with its data set: give the sink another folder"
-                )
+                raise self.foreign(path)
             self.rows, self.episodes = self._about["total_steps"], self._about["total_episodes"]
             self.layout = layout_from(self._about["windrow_columns"])
             read = minari.serialization.deserialize_space
@@ -278,21 +277,7 @@ def _lengthened(values: Array, last: Array | None = None) -> Array:
     return numpy.concatenate([values, numpy.zeros_like(values[-1:]) if last is None else last])
 
 
-def read(path: Path) -> Iterator[Named]:
-    """The columns of the data set in a folder, several episodes at a time."""
-    minari = _needs.module("a data set of Minari", "minari", "minari")
-    return read_dataset(
-        minari.MinariDataset(path if (path / "metadata.json").exists() else path / "data")
-    )
-
-
-def is_here(path: Path) -> bool:
-    """Whether a folder is one of Minari, or has it in ``data``."""
-    files = [file for file in (path / "metadata.json", path / _METADATA) if file.is_file()]
-    return bool(files) and "data_format" in json.loads(files[0].read_text())
-
-
-def read_dataset(dataset: Iterable[Any]) -> Iterator[Named]:
+def _of_dataset(dataset: Iterable[Any]) -> Iterator[Named]:
     """The columns of a ``minari.MinariDataset``, several episodes at a time. Numbers of episodes
     are those of the data set.
     """
@@ -355,3 +340,18 @@ def _flat(values: Any, key: Entry) -> Iterator[tuple[Entry, Any]]:
             yield from _flat(inner, (*key, str(place)))
     else:
         yield key, values
+
+
+def _is_at(path: Path) -> bool:
+    files = [file for file in (path / "metadata.json", path / _METADATA) if file.is_file()]
+    return bool(files) and "data_format" in json.loads(files[0].read_text())
+
+
+def _read(path: Path) -> Iterator[Named]:
+    minari = _needs.module("a data set of Minari", "minari", "minari")
+    return _of_dataset(
+        minari.MinariDataset(path if (path / "metadata.json").exists() else path / "data")
+    )
+
+
+MINARI = Format("Minari", _is_at, _read, {("minari", "MinariDataset"): _of_dataset})

@@ -14,9 +14,11 @@ from windrow._types import Array
 from windrow.data._datasets._columns import (
     EPISODE,
     Columns,
+    Format,
     Named,
     by_entry,
     described,
+    files_at,
     layout_from,
     layout_of,
 )
@@ -94,9 +96,7 @@ class _ParquetWriter(Writer):
             self._files = max(self._files, int(path.stem.rpartition("-")[2] or -1) + 1)
             self.rows += metadata.num_rows
             if METADATA not in (metadata.metadata or {}):
-                raise ValueError(
-                    f"{path} was not written by windrow, which cannot go on with its data set: give the sink another folder"
-                )
+                raise self.foreign(path)
             about = json.loads(metadata.metadata[METADATA])
             self.episodes, self.layout = about["end_episode"], layout_from(about["columns"])
         if not (folder.path / CONFIG).exists():
@@ -183,7 +183,7 @@ def array_of(name: str, column: Any) -> Array:
     return values if values.flags.writeable else values.copy()
 
 
-def columns_in(table: Any) -> Named:
+def _columns_in(table: Any) -> Named:
     """The columns of a table; those of windrow have the keys and shapes of their entries."""
     about = json.loads((table.schema.metadata or {}).get(METADATA, b"{}")).get("columns", {})
     found = {
@@ -194,12 +194,36 @@ def columns_in(table: Any) -> Named:
     return by_entry(found, about)
 
 
-def read(path: Path) -> Iterator[Named]:
-    """The columns of each file below ``path``, or of the file."""
+def _read(path: Path) -> Iterator[Named]:
     pq = _needs.module("a data set of Parquet files", "pyarrow.parquet", "parquet")
-    for file in (
-        [path]
-        if path.is_file()
-        else sorted(found for found in path.rglob("*.parquet") if not found.name.startswith("."))
-    ):
-        yield columns_in(pq.read_table(file))
+    for file in files_at(path, ".parquet"):
+        yield _columns_in(pq.read_table(file))
+
+
+def _of_table(table: Any) -> Iterator[Named]:
+    yield _columns_in(table)
+
+
+def _of_dataset(dataset: Any) -> Iterator[Named]:
+    # Selected rows are in another order than the table below.
+    yield _columns_in(dataset.with_format("arrow")[:])
+
+
+def _of_splits(dataset: Any) -> Iterator[Named]:
+    if len(dataset) != 1:
+        raise TypeError(
+            f"expected one split of the data set, such as dataset[{next(iter(dataset))!r}], got {len(dataset)}"
+        )
+    return _of_dataset(next(iter(dataset.values())))
+
+
+PARQUET = Format(
+    "Parquet files",
+    lambda path: bool(files_at(path, ".parquet")),
+    _read,
+    {
+        ("datasets", "Dataset"): _of_dataset,
+        ("datasets", "DatasetDict"): _of_splits,
+        ("pyarrow", "Table"): _of_table,
+    },
+)

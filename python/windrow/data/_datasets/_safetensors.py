@@ -10,9 +10,11 @@ from windrow._lazy import numpy
 from windrow.data._datasets._columns import (
     EPISODE,
     Columns,
+    Format,
     Named,
     by_entry,
     described,
+    files_at,
     layout_from,
     layout_of,
 )
@@ -51,9 +53,7 @@ class _SafetensorsWriter(Writer):
         for path in folder.names("*.safetensors"):
             about = _metadata(path)
             if "end_episode" not in about:
-                raise ValueError(
-                    f"{path} was not written by windrow, which cannot go on with its data set: give the sink another folder"
-                )
+                raise self.foreign(path)
             self._files, self.rows, self.episodes = (
                 int(path.stem) + 1,
                 self.rows + int(about["rows"]),
@@ -85,12 +85,10 @@ def _metadata(path: Path) -> dict[str, str]:
     return dict(header.get("__metadata__", {}))
 
 
-def read(path: Path) -> Iterator[Named]:
-    """The columns of each file in ``path``, or of the file."""
+def _read(path: Path) -> Iterator[Named]:
     library = _needs.module("a data set of safetensors files", "safetensors.numpy", "safetensors")
-    for file in (
-        [path]
-        if path.is_file()
-        else sorted(found for found in path.glob("*.safetensors") if not found.name.startswith("."))
-    ):
+    for file in files_at(path, ".safetensors"):
         yield by_entry(library.load_file(file), json.loads(_metadata(file).get("columns", "{}")))
+
+
+SAFETENSORS = Format("safetensors files", lambda path: bool(files_at(path, ".safetensors")), _read)

@@ -63,6 +63,12 @@ class Writer:
             ValueError: the format cannot have it.
         """
 
+    def foreign(self, path: os.PathLike[str]) -> ValueError:
+        """The error that another program wrote the file."""
+        return ValueError(
+            f"{path} was not written by windrow, which cannot go on with its data set: give the sink another folder"
+        )
+
     def save(self, columns: Columns, lengths: Any) -> None:
         """Adds whole episodes, of so many frames each: all of them become visible, or none."""
         raise NotImplementedError

@@ -5,14 +5,14 @@ under windrow's keys.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from windrow._lazy import numpy
 from windrow._types import Array
 from windrow.data._content import is_frames, kind_of
-from windrow.data._datasets import _lerobot, _minari, _parquet, _safetensors
+from windrow.data._datasets import FORMATS
 from windrow.data._datasets._columns import (
     DONE,
     IDS,
@@ -68,13 +68,14 @@ def frames_of_dataset(dataset: Any, keys: Mapping[str, Key] | None) -> Iterator[
 def _pieces(dataset: Any) -> Iterator[Named]:
     if isinstance(dataset, (str, os.PathLike)):
         return _at(Path(dataset))
+    objects = {key: read for format in FORMATS for key, read in format.objects.items()}
     for cls in type(dataset).__mro__:
-        if read := _OBJECTS.get((cls.__module__.partition(".")[0], cls.__name__)):
+        if read := objects.get((cls.__module__.partition(".")[0], cls.__name__)):
             return read(dataset)
     # After those: some of them are dictionaries, too.
     if isinstance(dataset, Mapping) and not is_frames(dataset):
         return iter([{name: _numbers(name, values) for name, values in dataset.items()}])
-    known = ", ".join(f"{package}.{name}" for package, name in _OBJECTS)
+    known = ", ".join(f"{package}.{name}" for package, name in sorted(objects))
     raise TypeError(
         f"expected the path of a data set, or one of {known}, or a dictionary of arrays, got {kind_of(dataset)}"
     )
@@ -101,50 +102,12 @@ def _numbers(name: object, values: Any) -> Array:
 def _at(path: Path) -> Iterator[Named]:
     if not path.exists():
         raise FileNotFoundError(f"there is no data set at {path}")
-    for format in (_lerobot, _minari):
-        if path.is_dir() and format.is_here(path):
+    for format in FORMATS:
+        if format.is_at(path):
             return format.read(path)
-    for suffix, read in ((".parquet", _parquet.read), (".safetensors", _safetensors.read)):
-        if path.suffix == suffix or (path.is_dir() and any(path.rglob(f"*{suffix}"))):
-            return read(path)
     raise FileNotFoundError(
-        f"expected a data set of Parquet or safetensors files, of Minari or of LeRobot at {path}; there is none"
+        f"expected a data set of {', of '.join(format.name for format in FORMATS)} at {path}; there is none"
     )
-
-
-def _of_table(table: Any) -> Iterator[Named]:
-    yield _parquet.columns_in(table)
-
-
-def _of_datasets(dataset: Any) -> Iterator[Named]:
-    # Selected rows are in another order than the table below.
-    yield _parquet.columns_in(dataset.with_format("arrow")[:])
-
-
-def _of_splits(dataset: Any) -> Iterator[Named]:
-    if len(dataset) != 1:
-        raise TypeError(
-            f"expected one split of the data set, such as dataset[{next(iter(dataset))!r}], got {len(dataset)}"
-        )
-    return _of_datasets(next(iter(dataset.values())))
-
-
-def _of_lerobot(dataset: Any) -> Iterator[Named]:
-    if dataset.episodes is not None:
-        raise TypeError(
-            "expected all episodes of a data set of LeRobot, got a selection of them: leave episodes=... out"
-        )
-    return _lerobot.read(Path(dataset.root))
-
-
-#: Classes of other libraries, and what reads their objects.
-_OBJECTS: dict[tuple[str, str], Callable[[Any], Iterator[Named]]] = {
-    ("datasets", "Dataset"): _of_datasets,
-    ("datasets", "DatasetDict"): _of_splits,
-    ("lerobot", "LeRobotDataset"): _of_lerobot,
-    ("minari", "MinariDataset"): _minari.read_dataset,
-    ("pyarrow", "Table"): _of_table,
-}
 
 
 def _columns(named: Named, keys: Mapping[str, Key]) -> Columns:
