@@ -132,9 +132,9 @@ class EngineVector(Exchange):
         )
 
     def _rewards(self, seen: Sequence[Any], rounded: Any, ended: Any) -> Any:
-        """The rewards of a step in double precision: the exact ones where they are observed."""
+        """The rewards of a step: the exact ones where they are observed."""
         if self._exact is None:
-            return rounded.astype(np.float64)
+            return rounded
         rewards = seen[self._exact]
         if ended is not None and ended[1] is not None:
             # The rows of those are of their resets.

@@ -30,7 +30,10 @@ struct Memory {
 
 struct Values {
     obs: RowBlock,
+    /// Rewards as environments write them.
     reward: Box<[f32]>,
+    /// The same as Gymnasium's vectors return them, which the array views.
+    returned: Box<[f64]>,
     terminated: Box<[bool]>,
     truncated: Box<[bool]>,
 }
@@ -102,6 +105,7 @@ impl Block {
         let values = Values {
             obs: RowBlock::new(leaves, envs)?,
             reward: vec![0.0; envs].into(),
+            returned: vec![0.0; envs].into(),
             terminated: vec![false; envs].into(),
             truncated: vec![false; envs].into(),
         };
@@ -123,7 +127,7 @@ impl Block {
         let obs = leaves.iter().enumerate().map(view);
         let obs = obs.collect::<Result<_, EnvError>>()?;
         let outcomes = [
-            View::new(&memory, &values.reward, vec![envs])?,
+            View::new(&memory, &values.returned, vec![envs])?,
             View::new(&memory, &values.terminated, vec![envs])?,
             View::new(&memory, &values.truncated, vec![envs])?,
         ];
@@ -234,7 +238,11 @@ impl Ring {
             terminated: &mut values.terminated,
             truncated: &mut values.truncated,
         };
-        Ok(write(values.obs.rows_mut(), outcomes))
+        let written = write(values.obs.rows_mut(), outcomes);
+        for (returned, &reward) in values.returned.iter_mut().zip(&values.reward) {
+            *returned = reward.into();
+        }
+        Ok(written)
     }
 
     /// Makes a free block the last one.
