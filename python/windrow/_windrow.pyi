@@ -277,6 +277,8 @@ class Readings:
         items: Sequence[tuple[list[Any], int, Any]] = ...,
         functions: Sequence[tuple[Any, Any, Any, Any]] = ...,
         cells: Sequence[tuple[Any, Any]] = ...,
+        tensors: Sequence[tuple[Any, Any, Any]] = ...,
+        parts: Sequence[Readings] = ...,
     ) -> Readings: ...
     def is_same(self) -> bool: ...
 

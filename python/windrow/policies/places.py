@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from windrow._windrow import Readings
@@ -30,8 +30,17 @@ class Places:
         self._cells: list[tuple[types.CellType, Any]] = []
         self._noted: set[tuple[int, Any]] = set()
 
-    def readings(self) -> Readings:
-        """Says whether all places that are noted by now hold what they held."""
+    def readings(
+        self,
+        tensors: Sequence[tuple[Any, Any, Any]] = (),
+        parts: Sequence[Readings] = (),
+    ) -> Readings:
+        """Says whether all places that are noted by now hold what they held.
+
+        Args:
+            tensors: each with the type and shape that it had.
+            parts: further readings.
+        """
         return Readings(
             self._sizes,
             self._kinds,
@@ -41,6 +50,8 @@ class Places:
             items=self._items,
             functions=list(self._functions.values()),
             cells=self._cells,
+            tensors=tensors,
+            parts=parts,
         )
 
     def size(self, held: Any) -> None:

@@ -198,18 +198,17 @@ class Listed:
         if len({(one.untyped_storage()._cdata, one.storage_offset()) for one in full}) < len(full):
             # A trace knows them by their places in memory.
             raise NotListed("two of its weights are the same numbers")
-        self._shapes = [(one, one.dtype, one.shape) for one in self._weights.values()]
-        self._looks = [self._places.readings(), *self._known.values()]
+        self._readings = self._places.readings(
+            tensors=[(one, one.dtype, one.shape) for one in self._weights.values()],
+            parts=list(self._known.values()),
+        )
 
     def is_same(self) -> bool:
         """Whether all that was looked at is what it was. If not, it may still be listed."""
         try:
             return (
-                all(look.is_same() for look in self._looks)
+                self._readings.is_same()
                 and all(held == items for held, items in self._sets)
-                and all(
-                    one.dtype is dtype and one.shape == shape for one, dtype, shape in self._shapes
-                )
                 and all(tensor._version == version for tensor, version in self._versions)
                 and all(array.tobytes() == held for array, held in self._arrays)
             )
