@@ -123,15 +123,16 @@ def asked_for(
     policy: Callable[..., Any], conditions: Conditions, env: object
 ) -> list[Iterator[tuple[dict[Key, Leaf], list[Key]]]]:
     """Where observations are looked for that nobody knows: a guess, and then the environment, which
-    is made for that only if it has to be.
+    is made for that only where the policy cannot be called with a guess.
     """
     keys = _inputs(policy)
     # Groups of agents have dimensions of their own, which no layer tells.
     is_nested = any(isinstance(key, tuple) for key in keys) or takes_dictionary(policy)
     asked = [] if is_nested else [_guessed(policy)]
-    if is_nested or len(keys) > 1:
-        asked.append(_made(env, policy, conditions))
-    return asked
+    asked.append(_made(env, policy, conditions))
+    # A guess of one observation that it can be called with is right; of several, the sizes may be
+    # others.
+    return asked if len(keys) == 1 else [itertools.chain.from_iterable(asked)]
 
 
 def _made(
