@@ -159,7 +159,7 @@ OWN: dict[str, Any] = {
     "the stand-in's": lambda: GymEnv("CartPole-v1"),
 }
 AROUND: dict[str, Any] = {
-    "TransformedEnv": lambda make: torchrl.envs.TransformedEnv(make()),
+    "TransformedEnv": lambda make: torchrl.envs.TransformedEnv(make()).rollout(2),
     "SerialEnv": lambda make: torchrl.envs.SerialEnv(2, make).rollout(2),
     "ParallelEnv": lambda make: torchrl.envs.ParallelEnv(2, make),
     "EnvCreator": lambda make: torchrl.envs.EnvCreator(make),
