@@ -37,13 +37,26 @@ from __future__ import annotations
 
 import atexit
 
-from windrow import _handed, _needs, _windrow
+from windrow import _fence, _needs, _windrow
 from windrow._lazy import names_of
 from windrow._warnings import PerformanceWarning, RenamedWarning, Warning
 from windrow._windrow import WorkerError, __version__
 
 _needs.fill(_windrow)
-_handed.rollout.over("windrow.collectors._rollouts:rollout")
+# What the rest reaches of the package for TorchRL's users. None of it is imported before that.
+_fence.HOMES.update(
+    adapter="windrow.torchrl._adapter",
+    around="windrow.torchrl._around",
+    methods="windrow.torchrl._methods",
+    schedulers="windrow.torchrl._schedulers",
+    sharing="windrow.torchrl._sharing",
+    specs="windrow.torchrl._specs",
+)
+_fence.ADAPTERS.update(
+    pettingzoo="windrow.torchrl._libraries:of_pettingzoo",
+    torchrl="windrow.torchrl._adapter:of",
+    vmas="windrow.torchrl._libraries:of_vmas",
+)
 # `atexit` calls the first function that was registered last: collectors have ended by then.
 atexit.register(_windrow.announce_end)
 

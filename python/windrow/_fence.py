@@ -1,5 +1,5 @@
-"""All that the rest of windrow knows of torchrl: which module of ``windrow.torchrl`` does what, and
-whether an object is one of torchrl's.
+"""All that the rest of windrow knows of torchrl: what ``windrow.torchrl`` does for it, and whether
+an object is one of torchrl's.
 
 Nothing here imports torchrl, or that package, before a program has an object of torchrl's or asks
 for a name that only torchrl has.
@@ -13,30 +13,32 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from windrow._lazy import module
-
 LIBRARY = "torchrl"
 #: The package that takes all names and arguments of TorchRL's.
 DOOR = f"windrow.{LIBRARY}"
-#: Modules of ``windrow.torchrl``, by what they do.
-HOMES = {
-    name: f"{DOOR}._{name}"
-    for name in ("adapter", "around", "methods", "schedulers", "sharing", "specs")
-}
-adapter, around, methods, schedulers, sharing, specs = map(module, HOMES.values())
+#: Modules behind the fence, by what they do. The package, which knows both sides, enters them.
+HOMES: dict[str, str] = {}
+#: Functions there that take environments of these libraries, see
+#: :func:`windrow.envs.register_adapter`.
+ADAPTERS: dict[str, str] = {}
 
-#: Functions that take environments of these libraries, see :func:`windrow.envs.register_adapter`.
-ADAPTERS = {
-    "pettingzoo": f"{DOOR}._libraries:of_pettingzoo",
-    LIBRARY: f"{HOMES['adapter']}:of",
-    "vmas": f"{DOOR}._libraries:of_vmas",
-}
+
+class _Behind:
+    """A module behind the fence, which is imported when something in it is first asked for."""
+
+    def __init__(self, does: str) -> None:
+        self._does = does
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(HOMES[self._does]), name)
+
+
+adapter, around, methods = _Behind("adapter"), _Behind("around"), _Behind("methods")
+schedulers, sharing, specs = _Behind("schedulers"), _Behind("sharing"), _Behind("specs")
 
 
 class Method:
-    """A method that exists for TorchRL's users: the function of this name in
-    ``windrow.torchrl._methods``.
-    """
+    """A method that exists for TorchRL's users: the function of this name in :data:`methods`."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -55,6 +57,30 @@ def beyond(made: object, why: str) -> Beyond:
     """
     taken = f"{DOOR}.envs.{type(made).__name__} takes this, where {LIBRARY} is installed"
     return Beyond(f"{why}; {taken}")
+
+
+#: What wrappers and collectors of TorchRL ask an environment, or its transforms, for first.
+_ASKED = ("_check_batched_worker_compat", "_has_dynamic_specs", "_supports_set_state")
+
+
+def lacking(own: object, name: str) -> Exception:
+    """The error of ``own``, an environment or a transform of windrow, where it is asked for the
+    attribute ``name`` that it lacks.
+    """
+    # It takes a third of the time that windrow is imported in.
+    import inspect
+
+    kind = type(own).__name__
+    if isinstance(found := inspect.getattr_static(type(own), name, None), property):
+        # Python asks for it anew where it has raised an AttributeError of its own: this one.
+        found.__get__(own)
+    if name not in _ASKED:
+        return AttributeError(f"{kind!r} object has no attribute {name!r}")
+    # With an AttributeError, wrappers would say that they lack the attribute themselves.
+    return TypeError(
+        f"{LIBRARY} expected environments and transforms of its own, got {kind} of windrow: take the wrapper, collector or function "
+        f"of the same name in {DOOR}, such as {DOOR}.envs.TransformedEnv"
+    )
 
 
 def check_derived(cls: type, root: Any) -> None:

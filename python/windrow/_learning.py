@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from windrow import _needs
+from windrow._keys import Key, short
 from windrow._lazy import numpy, tensordict as td, torch
 from windrow._numbers import real, whole
 from windrow._types import Array, Device
 from windrow._values import unheld
 from windrow._windrow import RowGather, advantages
-from windrow.envs._specs import Key, short
 
 #: Copies the rows between two places of an order.
 _Take = Callable[["torch.Tensor", int, int], "td.TensorDictBase"]

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from windrow import _codecs, _values
+from windrow._keys import Key
 from windrow._lazy import module
 from windrow._needs import torch as needs_torch
 from windrow._values import example_of
@@ -23,7 +24,6 @@ from windrow.envs._info import tell_of_the_rest
 from windrow.envs._innermost import innermost
 from windrow.envs._native import mujoco_folders
 from windrow.envs._simulators import env_state, load_env_state
-from windrow.envs._specs import Key
 from windrow.envs._vectors import habits, options, seed, tell_of_cuts
 from windrow.processes import start
 from windrow.processes.answers import answer

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from windrow import _data
 from windrow._data import Data, shown
+from windrow._keys import Key, path, short
 from windrow._lazy import gymnasium, numpy, tensordict, torch
-from windrow.envs._specs import Key, path, short
 
 #: The entry with actions of single members of a group: their names are those of the action and the
 #: member's number.

@@ -112,11 +112,7 @@ class Package:
                 if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
                     pairs = zip(target.elts, value.elts, strict=False)
                 for name, call in pairs:
-                    known = (
-                        getattr(call.args[0], "value", None)
-                        if isinstance(call, ast.Call) and call.args
-                        else None
-                    )
+                    known = imported_by(call)
                     if isinstance(name, ast.Name) and known in self.packages:
                         yield name.id, known
 
@@ -130,6 +126,16 @@ class Package:
         while names and place in self.packages:
             place = self._place(place, names.pop())
         return place
+
+
+def imported_by(call):
+    """The module that ``module("package")`` imports, or a function or ``import_module`` of another
+    module; None for what is no such call. Other methods, as ``get`` of dictionaries, import none.
+    """
+    if not isinstance(call, ast.Call) or not call.args:
+        return None
+    is_import = getattr(call.func, "attr", "import_module") == "import_module"
+    return getattr(call.args[0], "value", None) if is_import else None
 
 
 def reached_from(nodes):

@@ -192,7 +192,6 @@ def measure(path, root, package):
         "public": len(items),
         "documentation": documentation(items),
         "functions": [function(node, ends) for node in functions],
-        "imports": imports(tree, above, modules),
         "hidden_imports": sorted(
             {name for node in functions for name in imports(node, above, modules)}
         ),

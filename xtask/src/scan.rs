@@ -13,6 +13,8 @@ use anyhow::{Result, anyhow};
 use proc_macro2::{Delimiter, LexError, TokenStream, TokenTree};
 use serde::Deserialize;
 
+#[cfg(test)]
+pub(crate) use source::tests::read as read_files;
 pub(crate) use source::{PYTHON, Source, is_test, python, read_by_python, relative, rust};
 
 /// A word, a literal, a bracket or one letter of an operator.

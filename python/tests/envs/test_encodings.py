@@ -260,3 +260,70 @@ def test_a_policy_that_reads_other_observations_is_an_error_that_says_which_ther
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
         Collector(env, nn.Linear(3, 2), frames_per_batch=4, placement=placement)
     assert "the policy was called with 'observation': float32 [4]" in caught.value.__notes__
+
+
+HAND: dict[str, Callable[[], Any]] = {
+    "indices": partial(GymEnv, ID, categorical_action_encoding=True),
+    "one-hot vectors": partial(GymEnv, ID),
+    "several": lambda: SerialEnv(2, made),
+    "transforms": lambda: TransformedEnv(made(), StepCounter()),
+}
+
+
+@pytest.mark.parametrize("way", HAND)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_a_float_in_the_place_of_an_index_is_an_error(way: str, dtype: torch.dtype) -> None:
+    env = HAND[way]()
+    root = env.reset()
+    root["action"] = torch.ones(*env.batch_size, 1, dtype=dtype)
+    expected = r"expected int64 \(.*\), or a float for each of \[4\] choices, got float"
+    with pytest.raises(ValueError, match=f"action 'action' of FrozenLake-v1: {expected}"):
+        env.step(root)
+
+
+def test_a_number_of_numpy_in_the_place_of_an_index_is_an_error() -> None:
+    env = GymEnv(ID, categorical_action_encoding=True)
+    with pytest.raises(ValueError, match=r"choices, got float32 \(\)"):
+        env.step(env.reset().set("action", np.float32(1)))
+
+
+@pytest.mark.parametrize("way", HAND)
+def test_a_float_for_each_choice_is_taken_for_scores(way: str) -> None:
+    env = HAND[way]()
+    root = env.reset()
+    root["action"] = torch.eye(4)[2].expand(*env.batch_size, 4)
+    assert env.step(root)["next", "observation"].shape[: root.ndim] == root.shape
+
+
+class Whole(gymnasium.Env[Any, Any]):
+    """Takes whole numbers that are no choices."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Box(-5, 5, (2,), np.int8)
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return action.astype(np.float32) / 5, 0.0, False, False, {}
+
+
+def test_an_action_becomes_no_other_whole_number() -> None:
+    env = GymWrapper(Whole())
+    stepped = env.step(env.reset().set("action", torch.tensor([2.0, -1.0])))
+    assert torch.equal(stepped["next", "observation"], torch.tensor([0.4, -0.2]))
+    for lost, shown in [(torch.tensor([2.0, 1.5]), "1.5"), (torch.tensor([300, 1]), "300")]:
+        with pytest.raises(ValueError, match=f"expected values that int8 can hold, got {shown}"):
+            env.step(env.reset().set("action", lost))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "action", "way"),
+    [(False, torch.tensor([1]), "=True"), (True, torch.tensor([0, 1, 0, 0]), "=False")],
+)
+def test_an_action_in_the_other_encoding_names_the_argument(
+    encoding: bool, action: torch.Tensor, way: str
+) -> None:
+    env = GymEnv(ID, categorical_action_encoding=encoding)
+    with pytest.raises(ValueError, match=f"; .* with categorical_action_encoding{way}$"):
+        env.step(env.reset().set("action", action))

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
-from windrow.collectors import Collector, _rollouts
+from windrow.collectors import Collector
 from windrow.envs import (
     Compose,
     GymEnv,
@@ -22,6 +22,7 @@ from windrow.envs import (
     StepCounter,
     TransformedEnv,
     VecNorm,
+    _rollouts,
 )
 
 

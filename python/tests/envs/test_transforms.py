@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
+import weakref
 from copy import deepcopy
 from typing import Any
 
@@ -22,6 +24,7 @@ from windrow.envs import (
     SerialEnv,
     StepCounter,
     TransformedEnv,
+    VecNorm,
     check_env,
 )
 
@@ -411,3 +414,28 @@ def test_a_transform_of_samples_says_that_it_needs_torchrl(
         match="the engine does RewardSum to environments: to do it to a TensorDict needs torchrl",
     ):
         transform(torch.zeros(1))
+
+
+def test_a_transform_has_its_environment() -> None:
+    env = TransformedEnv(GymEnv("CartPole-v1"), Compose(RewardSum()))
+    env.append_transform(StepCounter())
+    assert all(transform.container is env for transform in (*env.transform, env.transform))
+    assert env.transform[1].parent is not None
+    assert env.transform[1].container is env
+    assert RewardSum().container is None
+
+
+@pytest.mark.parametrize("copied", [deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+def test_the_transforms_of_a_copy_have_the_copy(copied: Any) -> None:
+    env = TransformedEnv(GymEnv("CartPole-v1"), Compose(RewardSum(), VecNorm()))
+    other = copied(env)
+    assert [transform.container is other for transform in other.transform] == [True, True]
+    assert [transform.clone().container for transform in env.transform] == [None, None]
+
+
+def test_a_transform_does_not_keep_its_environment() -> None:
+    transform = RewardSum()
+    env = TransformedEnv(GymEnv("CartPole-v1"), transform)
+    gone = weakref.ref(env)
+    del env
+    assert gone() is None and transform.container is None

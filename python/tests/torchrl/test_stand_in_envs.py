@@ -10,11 +10,14 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+import torchrl.collectors
+import torchrl.envs
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torchrl.envs import GymEnv as TorchRLGymEnv, SerialEnv as TorchRLSerialEnv
 from torchrl.modules.inference_server import InferenceServerConfig, MPTransport, ThreadingTransport
 
+import windrow.envs
 from windrow.torchrl.envs import (
     AsyncEnvPool,
     Compose,
@@ -142,3 +145,35 @@ def test_a_poll_does_not_wait_for_slow_environments() -> None:
         with pytest.raises(TimeoutError, match="expected 1 results within"):
             pool.async_reset_recv(min_get=1, timeout=0.0)
         assert len(pool.async_reset_recv(min_get=1)) == 1
+
+
+def own() -> Any:
+    return windrow.envs.GymEnv("CartPole-v1")
+
+
+OWN: dict[str, Any] = {
+    "GymEnv": own,
+    "SerialEnv": lambda: windrow.envs.SerialEnv(2, own),
+    "TransformedEnv": lambda: windrow.envs.TransformedEnv(own(), windrow.envs.StepCounter()),
+    "ThreadingAsyncEnvPool": lambda: windrow.envs.AsyncEnvPool([own] * 2),
+    "the stand-in's": lambda: GymEnv("CartPole-v1"),
+}
+AROUND: dict[str, Any] = {
+    "TransformedEnv": lambda make: torchrl.envs.TransformedEnv(make()).rollout(2),
+    "SerialEnv": lambda make: torchrl.envs.SerialEnv(2, make).rollout(2),
+    "ParallelEnv": lambda make: torchrl.envs.ParallelEnv(2, make),
+    "EnvCreator": lambda make: torchrl.envs.EnvCreator(make),
+    "check_env_specs": lambda make: torchrl.envs.check_env_specs(make()),
+    "Collector": lambda make: next(
+        iter(torchrl.collectors.Collector(make, None, frames_per_batch=4, total_frames=4))
+    ),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("env", OWN)
+def test_torchrls_wrappers_of_windrows_environments_name_those_that_take_them(
+    env: str, around: str
+) -> None:
+    with pytest.raises(TypeError, match=r"torchrl expected .* got .* windrow\.torchrl\.envs"):
+        AROUND[around](OWN[env])

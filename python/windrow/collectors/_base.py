@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from windrow import _fence, _html, _needs
 from windrow._arguments import signature_of, takes, warn_ignored
+from windrow._keys import path
 from windrow._lazy import module, tensordict as td
 from windrow._values import unheld
 from windrow._warnings import warn
@@ -28,7 +29,7 @@ from windrow.collectors._interruptor import Interruptor, follow
 from windrow.collectors._progress import Loop, Progress
 from windrow.collectors._several import several_for
 from windrow.collectors._workers import Devices, Workers
-from windrow.envs._specs import path, set_delta
+from windrow.envs._specs import set_delta
 from windrow.policies.choose import (
     Choice,
     Conditions,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from windrow.policies.audit import Audit
 
 _acting, _predictors = module("windrow.policies.acting"), module("windrow.policies.predictors")
+_ray = module("windrow.ray._collector")
 
 
 class BaseCollector(Control):
@@ -720,6 +722,12 @@ class MultiCollector(BaseCollector):
                 f"{type(self).__name__} with sync={arguments.sync}: leave sync out, or use MultiCollector"
             )
         self._build(arguments)
+
+    @staticmethod
+    def _on_ray(**arguments: Any) -> BaseCollector:
+        """The same with workers in actors of Ray."""
+        collector: BaseCollector = _ray.RayCollector(**arguments)
+        return collector
 
 
 class MultiSyncCollector(MultiCollector):

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from windrow import _html, _needs, _windrow, envs
 from windrow._arguments import Arguments, Check, argument, ignored, replaces, takes, warn_ignored
+from windrow._keys import Key
 from windrow._lazy import module, tensordict, torch
 from windrow._logger import log_to, loggable
 from windrow._numbers import at_least
@@ -20,7 +21,6 @@ from windrow.collectors._ending import ALIVE, Ending
 from windrow.collectors._workers import device_of, policy_factories
 from windrow.envs import _convert
 from windrow.envs._factory import Factory, is_function
-from windrow.envs._specs import Key
 from windrow.envs._video import Video, filmed
 from windrow.envs.libs.gym import env_of
 from windrow.policies.choose import (
@@ -320,7 +320,8 @@ class Evaluator(Ending):
         }
         if arguments.backend == "ray":
             self._backend = arguments.backend
-            self._choice, self._core = _ray_evaluator.build(type(self).__name__, arguments)
+            name = type(self).__name__
+            self._choice, self._core = _ray_evaluator.build(Evaluator, name, arguments)
             self._choice.tell()
             self._source = self._choice.source
             ALIVE.add(self)

@@ -90,7 +90,8 @@ class ProfileConfig(Arguments):
         """The activities as members of torch's ``ProfilerActivity``, without CUDA where there is
         none.
         """
-        return known_activities(self.activities)
+        activities: list[Any] = _torch_profile.known_activities(self.activities)
+        return activities
 
     def profiler(self) -> "Callable[[int], Any] | None":
         """Makes the other profiler of a worker by its number; None if the phases of the loop are
@@ -110,14 +111,3 @@ class ProfileConfig(Arguments):
         return partial(
             _torch_profile.TorchProfiler, options, self.warmup_rollouts, self.num_rollouts
         )
-
-
-def known_activities(names: Sequence[str] | None) -> list[Any]:
-    """Members of torch's ``ProfilerActivity``, all by default, without CUDA where there is none."""
-    import torch
-    from torch.profiler import ProfilerActivity
-
-    known = {"cpu": ProfilerActivity.CPU}
-    if torch.cuda.is_available():
-        known["cuda"] = ProfilerActivity.CUDA
-    return [known[name] for name in names or _ACTIVITIES if name in known]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from windrow import collectors
 from windrow._numbers import whole
 
 if TYPE_CHECKING:
@@ -39,8 +38,7 @@ def several_for(
         raise TypeError(f"sync must be True or False, got {sync!r}")
     envs = rest.get("create_env_fn")
     if backend == "ray":
-        several: Any = collectors.RayCollector
-        return several(**rest, **options, num_collectors=count, sync=bool(sync))
+        return kind._on_ray(**rest, **options, num_collectors=count, sync=bool(sync))
     if not isinstance(envs, (list, tuple)):
         options["num_workers"] = 1 if count is None else whole("num_collectors", count, 1)
     elif count not in (None, len(envs)):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-
-from windrow.collectors._profile import known_activities
+from torch.profiler import ProfilerActivity
 
 
 class TorchProfiler:
@@ -55,6 +55,14 @@ class TorchProfiler:
             with open(path) as phases, open(own) as operations, open(merged, "w") as out:
                 json.dump(_merged(json.load(phases), json.load(operations)), out)
             os.replace(merged, path)
+
+
+def known_activities(names: Sequence[str] | None) -> list[ProfilerActivity]:
+    """Activities by name, all by default, without CUDA where there is none."""
+    known = {"cpu": ProfilerActivity.CPU}
+    if torch.cuda.is_available():
+        known["cuda"] = ProfilerActivity.CUDA
+    return [known[name] for name in names or known if name in known]
 
 
 def _merged(trace: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:

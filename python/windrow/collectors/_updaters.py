@@ -7,15 +7,27 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Self, SupportsIndex
+from typing import Any, Protocol, Self, SupportsIndex
 
-from windrow import _needs, collectors, modules
+from windrow import _needs, modules
 from windrow._lazy import module, torch
 from windrow._types import Weights
 from windrow.policies.weights import copy_weights, weights_of, widened
 
 # Data and buffers come with it.
 _session = module("windrow.ray._session")
+
+
+class Collecting(Protocol):
+    """A collector of any class."""
+
+    policy: Any
+
+    def update_policy_weights_(
+        self, policy_or_weights: Weights | None = None, *, worker_ids: Any = None
+    ) -> None:
+        """Gives the policy of the workers other weights."""
+        ...
 
 
 class WeightUpdaterBase:
@@ -52,7 +64,7 @@ class WeightUpdaterBase:
     def init(self, *args: Any, **kwargs: Any) -> None:
         """Does nothing; a subclass may prepare itself here."""
 
-    def register_collector(self, collector: collectors.BaseCollector) -> None:
+    def register_collector(self, collector: Collecting) -> None:
         """Adds a collector, which weights are then published to."""
         self._collectors.add(collector)
 
@@ -61,7 +73,7 @@ class WeightUpdaterBase:
         self.post_hooks.append(hook)
 
     @property
-    def collector(self) -> collectors.BaseCollector | None:
+    def collector(self) -> Collecting | None:
         """The collector that weights are published to; None before one is registered.
 
         Raises:
@@ -313,7 +325,7 @@ class RayWeightUpdater(WeightUpdaterBase):
         self._packed = _session.Sender()
         self._answers: dict[Any, Any] = {}
 
-    def register_collector(self, collector: collectors.BaseCollector) -> None:
+    def register_collector(self, collector: Collecting) -> None:
         super().register_collector(collector)
         if not self.remote_collectors:
             self.remote_collectors = getattr(collector, "remote_collectors", self.remote_collectors)

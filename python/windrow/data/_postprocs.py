@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from windrow import _windrow
+from windrow._keys import short
 from windrow._lazy import tensordict, torch
 from windrow._numbers import whole
 from windrow._values import unheld
 from windrow.data._part import Key
-from windrow.envs._specs import short
 
 __all__ = ["MultiStep", "split_trajectories"]
 

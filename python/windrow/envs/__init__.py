@@ -43,7 +43,6 @@ from windrow.envs.env_creator import env_creator
 if TYPE_CHECKING:
     from windrow.envs._base import EnvBase
     from windrow.envs._batched import ParallelEnv, SerialEnv
-    from windrow.envs._check import check_env, check_env_specs
     from windrow.envs._creator import EnvCreator
     from windrow.envs._pool import AsyncEnvPool, ProcessorAsyncEnvPool, ThreadingAsyncEnvPool
     from windrow.envs._registry import register_adapter
@@ -87,7 +86,13 @@ if TYPE_CHECKING:
         VecNorm,
         VecNormV2,
     )
-    from windrow.envs.utils import ExplorationType, exploration_type, set_exploration_type
+    from windrow.envs.utils import (
+        ExplorationType,
+        check_env,
+        check_env_specs,
+        exploration_type,
+        set_exploration_type,
+    )
     from windrow.modules import RandomPolicy
 
 __all__ = [
@@ -165,8 +170,8 @@ _HOMES = {
     "RandomPolicy": "utils",
     "SerialEnv": "_batched",
     "ThreadingAsyncEnvPool": "_pool",
-    "check_env": "_check",
-    "check_env_specs": "_check",
+    "check_env": "utils",
+    "check_env_specs": "utils",
     "exploration_type": "utils",
     "register_adapter": "_registry",
     "set_exploration_type": "utils",

@@ -13,8 +13,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from windrow._keys import path
 from windrow._lazy import tensordict
-from windrow.envs._specs import path
 
 if TYPE_CHECKING:
     import dm_env

@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from windrow import _fence, _handed, _needs, envs
+from windrow import _fence, _needs
 from windrow._codecs import own_codec
+from windrow._keys import Key, path
 from windrow._lazy import module, tensordict as td, torch
 from windrow._numbers import whole
 from windrow._types import AnyTransform, Device
 from windrow._values import public, stacked as stacked_steps, with_actions, with_values
 from windrow._windrow import EnvHandle
+from windrow.envs._check import checked
+from windrow.envs._convert import of
 from windrow.envs._described import FLAGS, Described, Facts
 from windrow.envs._recipe import Recipe
-from windrow.envs._specs import Key, Spec, path, set_delta, torch_noise
+from windrow.envs._specs import Spec, set_delta, torch_noise
 
+_rollouts, _transform = module("windrow.envs._rollouts"), module("windrow.envs._transform")
 _answers, _arguments = module("windrow.policies.answers"), module("windrow.policies.arguments")
 _predictors = module("windrow.policies.predictors")
 
@@ -337,8 +341,8 @@ class EnvBase(Described):
         ends = self._ends(break_when_any_done, break_when_all_done)
         if policy is not None and callback is None and (auto_reset or tensordict is None):
             how = {"ends": ends, "trust": trust_policy, "cast": auto_cast_to_device}
-            found, self._engine = _handed.rollout(
-                self, policy, max_steps, known=self._engine, **how
+            found, self._engine = _rollouts.rollout(
+                self, policy, max_steps, base=EnvBase, known=self._engine, **how
             )
             if found is not None:
                 self._has_begun = True
@@ -461,7 +465,8 @@ class EnvBase(Described):
 
     def append_transform(self, transform: AnyTransform) -> EnvBase:
         """This environment with ``transform`` around it."""
-        return envs.TransformedEnv(self, transform)
+        transformed: EnvBase = _transform.TransformedEnv(self, transform)
+        return transformed
 
     def apply(self, fn: Callable[[Any], Any]) -> EnvBase:
         """Calls ``fn`` with each transform, and with this environment last."""
@@ -489,11 +494,18 @@ class EnvBase(Described):
         """This environment: its specs cannot be changed in any case."""
         return self
 
-    def check_env_specs(self, **arguments: Any) -> None:
-        """Checks that this environment does what its specs promise, as :func:`check_env_specs`
-        does.
+    def check_env_specs(
+        self,
+        return_contiguous: bool | None = None,
+        check_dtype: bool = True,
+        seed: int | None = None,
+        tensordict: td.TensorDictBase | None = None,
+        break_when_any_done: bool | str | None = None,
+    ) -> None:
+        """Checks that this environment does what its specs promise, as the function
+        :func:`check_env_specs`, whose arguments these are, does.
         """
-        envs.check_env_specs(self, **arguments)
+        checked(self, 100, seed or 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: an environment's state is its own."""
@@ -543,6 +555,11 @@ class EnvBase(Described):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise _fence.lacking(self, name)
+
     def __getstate__(self) -> dict[str, Any]:
         return {
             **self.__dict__,
@@ -590,3 +607,24 @@ class EnvBase(Described):
         ):
             root.set(name, flag)
         return with_values(root, values, own_codec()) if values else root
+
+
+class Wrapped(EnvBase):
+    """An environment of another library, an id, a function that makes an environment, or a
+    recipe.
+    """
+
+    def __init__(self, env: object) -> None:
+        super().__init__()
+        self._env = env
+
+    def _new_recipe(self) -> Recipe:
+        return of(self._env)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not _fence.is_a(vars(self).get("_env"), "EnvBase"):
+            raise _fence.lacking(self, name)
+        return getattr(self._env, name)
+
+    def __repr__(self) -> str:
+        return repr(self._env)

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from windrow import _windrow
+from windrow import _fence, _windrow
 from windrow._arguments import Arguments, argument, each_of, ignored, takes
 from windrow._lazy import numpy, torch
 from windrow._numbers import at_least, seconds_or_none
@@ -295,7 +295,7 @@ class ParallelEnv(SerialEnv):
         # itself.
         found = [] if name.startswith("_") else [getattr(remote, name) for remote in self._remote()]
         if not found:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise _fence.lacking(self, name)
         if callable(found[0]):
             return lambda *args, **kwargs: [method(*args, **kwargs) for method in found]
         return found

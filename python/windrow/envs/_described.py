@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from windrow import _fence
+from windrow._keys import Key
 from windrow._lazy import numpy, tensordict as td, torch
 from windrow._types import Array, Device
 from windrow._values import action_in, public, split_of
-from windrow._windrow import EnvHandle
-from windrow.envs._specs import Composite, Key, Leaf, Spec, draw, tree_of
+from windrow._windrow import EnvHandle, other_encoding
+from windrow.envs._specs import Composite, Leaf, draw, tree_of
 
 FLAGS = ("done", "terminated", "truncated")
 
@@ -79,21 +80,31 @@ class Facts:
                 f"expected an action {public(leaf.key)!r} for {self.id}, got {sorted(map(str, tensordict.keys()))}"
             )
         value, expected = value.detach().cpu(), (rows, *leaf.shape)
-        options, are_scores = list(leaf.nvec or ()), value.is_floating_point()
-        if options and are_scores and value.numel() == rows * sum(options):
+        options, is_float = list(leaf.nvec or ()), value.is_floating_point()
+        if options and is_float and value.numel() == rows * sum(options):
             # The largest one chooses, before anything is rounded.
             parts = value.reshape(rows, -1).split(options, -1)
             value = torch.cat([_chosen(part, leaf.kind == "one_hot") for part in parts], -1)
-        if value.numel() != math.prod(expected):
-            batch = self.batch if rows == self.num_envs else (rows,)
-            raise ValueError(
-                f"action {public(leaf.key)!r} of {self.id}: expected shape {(*batch, *leaf.shape)}, got {tuple(value.shape)}"
-                + ("" if are_scores else _other_code(leaf, value.numel(), rows))
-            )
-        value = value.reshape(expected).to(Spec(leaf).dtype)
+        elif value.numel() != math.prod(expected) or (options and is_float):
+            raise ValueError(self._misfit(leaf, value, rows))
+        value = _cast(leaf, value.reshape(expected))
         if rows < self.num_envs:
             value = torch.cat([value, value.new_zeros(self.num_envs - rows, *leaf.shape)])
         return value.numpy()
+
+    def _misfit(self, leaf: Leaf, value: torch.Tensor, rows: int) -> str:
+        """What is said of a ``value`` that is no action of ``leaf`` in ``rows`` environments."""
+        batch = self.batch if rows == self.num_envs else (rows,)
+        what, shape = f"action {public(leaf.key)!r} of {self.id}", tuple(value.shape)
+        options = list(leaf.nvec or ())
+        if options and value.is_floating_point():
+            return (
+                f"{what}: expected {leaf.dtype} {(*batch, *leaf.shape)}, or a float for each of {options} choices, got "
+                f"{str(value.dtype).removeprefix('torch.')} {shape}"
+            )
+        one_hot = leaf.kind == "one_hot"
+        way = other_encoding(one_hot, options, shape, batch) if options else None
+        return f"{what}: expected shape {(*batch, *leaf.shape)}, got {shape}{way or ''}"
 
     def draw_action(
         self, leaf: Leaf, noise: numpy.random.Generator, mask: Array | None = None
@@ -105,24 +116,23 @@ class Facts:
         return draw(leaf, noise, (self.num_envs,), mask)
 
 
+def _cast(leaf: Leaf, value: torch.Tensor) -> torch.Tensor:
+    """``value`` in the element type of ``leaf``. Digits may be lost between floats, but nothing
+    becomes another whole number.
+    """
+    dtype: torch.dtype = getattr(torch, leaf.dtype)
+    cast = value.to(dtype)
+    if cast is not value and not dtype.is_floating_point and bool((lost := cast != value).any()):
+        raise ValueError(
+            f"action {public(leaf.key)!r}: expected values that {leaf.dtype} can hold, got {value[lost][0].item()}"
+        )
+    return cast
+
+
 def _chosen(scores: torch.Tensor, one_hot: bool) -> torch.Tensor:
     """The choices of the largest ``scores``, ``[rows, n]``: indices, ``[rows, 1]``, or vectors."""
     index = scores.argmax(-1, True)
     return torch.zeros_like(scores).scatter(-1, index, 1) if one_hot else index
-
-
-def _other_code(leaf: Leaf, numbers: int, rows: int) -> str:
-    """Says how an environment takes choices that have the other encoding than ``leaf``: by their
-    ``numbers`` in all ``rows`` together. ``columns.rs`` says the same of policies.
-    """
-    options = leaf.nvec or ()
-    if leaf.kind == "one_hot" and numbers == rows * len(options):
-        return "; indices are for GymEnv and GymWrapper with categorical_action_encoding=True"
-    if leaf.kind in ("discrete", "multi_discrete") and numbers == rows * sum(options):
-        return (
-            "; one-hot vectors are for GymEnv and GymWrapper with categorical_action_encoding=False"
-        )
-    return ""
 
 
 def _read(doc: str, get: Callable[[Any], Any]) -> Any:

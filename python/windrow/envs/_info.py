@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from windrow._keys import Key, path, short
 from windrow._lazy import gymnasium, numpy
 from windrow._warnings import warn
 from windrow.envs._recipe import Entry
-from windrow.envs._specs import DTYPES, Key, path, short
+from windrow.envs._specs import DTYPES
 
 Wanted = dict[tuple[str, ...], Any]
 """Names, each with something that has the shape and dtype of the entry, or None."""

@@ -11,9 +11,9 @@ from enum import IntEnum
 from typing import Any, ClassVar, SupportsInt
 
 from windrow import _fence
+from windrow._keys import Key, path, short
 from windrow._lazy import torch
 from windrow.envs._recipe import Described
-from windrow.envs._specs import Key, path, short
 from windrow.envs._transform import Transform, declared
 
 __all__ = [

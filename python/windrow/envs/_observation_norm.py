@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windrow import _fence
+from windrow._keys import Key, path, short
 from windrow._lazy import numpy, torch
 from windrow._types import Array, Numbers
 from windrow._warnings import warn
 from windrow._windrow import EnvHandle
 from windrow.envs._described import Facts
 from windrow.envs._recipe import Described
-from windrow.envs._specs import Key, path, short
 from windrow.envs._transform import Transform
 
 Stats = dict[tuple[str, ...], tuple[Any, Any]]

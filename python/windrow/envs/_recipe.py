@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from windrow.envs._specs import Key
+from windrow._keys import Key
 
 Entry = tuple[Key, str, tuple[int, ...]]
 """An entry of ``info`` that is observed: its key, element type and shape."""

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from windrow import _fence
 from windrow._arguments import one_of
+from windrow._keys import Key, path, short
 from windrow.envs._recipe import Described, Gymnasium, Many, Recipe
-from windrow.envs._specs import Key, path, short
 from windrow.envs._transform import Transform, declared
 
 __all__ = [

@@ -11,12 +11,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from windrow._keys import Key, path
 from windrow._lazy import module, numpy, tensordict, torch
 from windrow._types import Array, Device
 
 _codecs, _values = module("windrow._codecs"), module("windrow._values")
-
-Key = str | tuple[str, ...]
 
 #: Element types that batches hold.
 DTYPES = {"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"}
@@ -37,16 +36,6 @@ def set_delta(step: tensordict.TensorDictBase, key: Key, dtype: str) -> None:
     before, after = step.get(names, None), step.get(("next", *names), None)
     if before is not None and after is not None:
         step.set(("next", "delta", *names), (after - before).to(getattr(torch, dtype)))
-
-
-def path(key: Key) -> tuple[str, ...]:
-    """The names of a key, outermost first."""
-    return (key,) if isinstance(key, str) else tuple(key)
-
-
-def short(names: tuple[str, ...]) -> Key:
-    """Names as tensordict spells them: a string where there is one."""
-    return names[0] if len(names) == 1 else names
 
 
 class Leaf(NamedTuple):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from windrow import _fence, envs
+from windrow import _fence
+from windrow._keys import Key, path, short
 from windrow._lazy import numpy, tensordict as td, torch
 from windrow._types import Array
 from windrow._windrow import Statistics
 from windrow.envs._number_transforms import Keys, keys_of
 from windrow.envs._observation_norm import ObservationNorm
 from windrow.envs._recipe import Described
-from windrow.envs._specs import Key, path, short
-from windrow.envs._transform import Transform
+from windrow.envs._transform import Compose, Transform
 
 Parts = dict[Key, list[Any]]
 
@@ -118,7 +118,7 @@ class Running(Transform):
     def clone(self) -> Running:
         """The same for another environment, with a copy of the statistics."""
         other = type(self).__new__(type(self))
-        other.__dict__.update(self.__dict__, _parent=None, _statistics=Statistics(), _follows=False)
+        other.__dict__.update(self.__getstate__(), _statistics=Statistics(), _follows=False)
         if parts := _read(self._statistics):
             _write(other._statistics, self._rule, parts)
         return other.freeze() if self.frozen else other
@@ -127,7 +127,7 @@ class Running(Transform):
         return self.clone()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_parent": None}
+        return {**super().__getstate__(), "_parent": None}
 
     def frozen_copy(self) -> Running:
         """A copy that keeps its statistics as they are.
@@ -189,7 +189,7 @@ class Running(Transform):
             )
             for key, out in zip(self.in_keys, self.out_keys, strict=True)
         ]
-        return norms[0] if len(norms) == 1 else envs.Compose(*norms)
+        return norms[0] if len(norms) == 1 else Compose(*norms)
 
     def _saved(self, parts: Parts) -> dict[str, Any]:
         raise NotImplementedError
@@ -289,7 +289,7 @@ class VecNorm(Running):
         """
         self._gathered()
         other = type(self).__new__(type(self))
-        other.__dict__.update(self.__dict__, _parent=None, _follows=True)
+        other.__dict__.update(self.__getstate__(), _follows=True)
         return other
 
     def _loc_scale(self, part: list[Any]) -> tuple[Any, Any]:

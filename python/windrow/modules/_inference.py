@@ -9,13 +9,13 @@ from typing import Any, Self, TypeVar
 
 from windrow import _needs
 from windrow._arguments import Arguments, argument, ignored, takes
+from windrow._keys import Key
 from windrow._lazy import module, tensordict, torch
 from windrow._numbers import at_least, real
 from windrow._types import Device
 from windrow._windrow import PATIENCE, ClientCore, ServerCore
 from windrow.collectors._ending import ALIVE, Ending
 from windrow.collectors._workers import device_of
-from windrow.envs._specs import Key
 from windrow.modules._door import Door, RemoteClient
 from windrow.policies.served import Figures
 from windrow.policies.weights import check_model, copy_weights, devices_of, tensors_of, weights_of

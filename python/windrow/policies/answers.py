@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
+from windrow._keys import Key, path, short
 from windrow._values import public
-from windrow.envs._specs import Key, path, short
 from windrow.policies import recurrent
 
 

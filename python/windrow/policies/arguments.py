@@ -13,8 +13,8 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
+from windrow._keys import Key, path
 from windrow._types import Array
-from windrow.envs._specs import Key, path
 from windrow.policies import recurrent
 from windrow.policies.weights import original
 

@@ -18,8 +18,8 @@ from tensordict.nn import InteractionType, TensorDictModuleBase
 from tensordict.nn.probabilistic import interaction_type
 from torch import nn
 
+from windrow._keys import Key
 from windrow._types import Array
-from windrow.envs._specs import Key
 from windrow.policies.arguments import BOOKKEEPING
 
 _PARAMETERS = {"observation", "state", "episode_start", "deterministic"}

@@ -18,8 +18,8 @@ from tensordict import TensorDict, TensorDictBase, unravel_key
 from torch import nn
 
 from windrow import _fence
+from windrow._keys import Key, path
 from windrow._warnings import warn
-from windrow.envs._specs import Key, path
 
 Tensors = dict[Key, torch.Tensor]
 

@@ -17,9 +17,9 @@ from tensordict import TensorDict, TensorDictBase
 from torch.overrides import TorchFunctionMode
 
 from windrow._codecs import own_codec
+from windrow._keys import Key, short
 from windrow._values import Shown, public, unheld
 from windrow._warnings import warn
-from windrow.envs._specs import Key, short
 from windrow.policies import answers, recurrent
 from windrow.policies.acting import act_from_now_on, acting
 from windrow.policies.arguments import (

@@ -25,7 +25,7 @@ from windrow.ray import _session
 if TYPE_CHECKING:
     import torch
 
-    from windrow.collectors._evaluator import EvaluatorArguments
+    from windrow.collectors._evaluator import Evaluator, EvaluatorArguments
 
 _evaluator_actor = module("windrow.ray._evaluator_actor")
 #: Seconds between two looks at the end of the evaluator while an answer is awaited.
@@ -58,10 +58,10 @@ class Job:
 
 
 def build(
-    name: str, arguments: EvaluatorArguments, doubt: str | None = None
+    kind: type[Evaluator], name: str, arguments: EvaluatorArguments, doubt: str | None = None
 ) -> tuple[Choice, RayEvaluatorCore]:
-    """The policy, and the evaluator; with a ``doubt``, which says why the actor has refused the
-    graph of the policy, it calls that.
+    """The policy, and the evaluator called ``name``, which the actor makes of ``kind``; with a
+    ``doubt``, which says why the actor has refused the graph of the policy, it calls that.
 
     Raises:
         ImportError: Ray is not installed.
@@ -108,7 +108,7 @@ def build(
         "init_fn": arguments.init_fn,
     }
     first = _told(lambda: blame.pickled(arguments.init_fn, named))
-    sent = _told(lambda: blame.pickled((arguments.env, given), named))
+    sent = _told(lambda: blame.pickled((kind, arguments.env, given), named))
     pickled = pickle.dumps((setup.surroundings(), first, sent, arguments.metrics_fn is not None))
     try:
         return choice, RayEvaluatorCore(name, pickled, arguments)
@@ -116,7 +116,7 @@ def build(
         refused = refusal(error)
         if refused is None:
             raise
-    return build(name, arguments, unfit(refused))
+    return build(kind, name, arguments, unfit(refused))
 
 
 def _told(pickle_: Callable[[], bytes]) -> bytes:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import ray
-from windrow import collectors
 from windrow._codecs import codec
 from windrow.processes import setup
 from windrow.ray import _session
@@ -59,8 +58,8 @@ class EvaluatorActor:
         init_fn = pickle.loads(init_fn)
         if init_fn is not None:
             init_fn()
-        env, arguments = pickle.loads(pickled)
-        self._evaluator = collectors.Evaluator(
+        evaluator, env, arguments = pickle.loads(pickled)
+        self._evaluator = evaluator(
             env, **arguments, backend="thread", metrics_fn=self._keep if tells_frames else None
         )
         setup.seed_torch(seed)

@@ -6,14 +6,15 @@ where it has one, which then keeps TorchRL's word where :mod:`windrow.collectors
 :mod:`windrow.envs` and :mod:`windrow.data` keep that of their own; by torchrl's otherwise, which is
 imported only then.
 
-This package may use the rest of windrow. Nothing else of windrow uses it.
+This package may use the rest of windrow. Nothing else of windrow uses it but by what is entered in
+:mod:`windrow._fence`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from windrow.torchrl._names import stand_in
+from windrow.torchrl._names import find_below, stand_in
 
 if TYPE_CHECKING:
     from windrow.torchrl import (
@@ -23,4 +24,5 @@ if TYPE_CHECKING:
         modules as modules,
     )
 
+find_below(__name__)
 __getattr__, __dir__ = stand_in(__name__)

@@ -14,9 +14,10 @@ from torchrl.envs import ActionMask, Compose, EnvBase, TransformedEnv
 
 from windrow import _data, _fence
 from windrow._codecs import own_codec
+from windrow._keys import Key, path, short
 from windrow._values import MEMBERS, joined, split_of, values_of
 from windrow._warnings import warn
-from windrow.envs._specs import DTYPES, Key, Leaf, delta_type, path, short
+from windrow.envs._specs import DTYPES, Leaf, delta_type
 
 #: Libraries whose environments hold no state: several can step one object.
 _STATELESS = {"brax", "jumanji"}

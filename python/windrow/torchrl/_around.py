@@ -13,12 +13,12 @@ from torchrl import envs as theirs
 from windrow._types import AnyTransform
 from windrow._warnings import warn
 from windrow._windrow import resize
-from windrow.envs._base import EnvBase
+from windrow.envs._base import Wrapped
 from windrow.envs._described import FLAGS
 from windrow.envs._picture_transforms import Resize
 from windrow.envs._recipe import Recipe
-from windrow.envs._transform import Transform
-from windrow.envs.transforms import Compose, Delta, Primer
+from windrow.envs._transform import Compose, Transform
+from windrow.envs.transforms import Delta, Primer
 from windrow.torchrl._adapter import Adapter
 
 _told: set[tuple[str, str | None]] = set()
@@ -172,19 +172,11 @@ def called(function: Callable[[TensorDictBase], TensorDictBase]) -> theirs.Trans
     return theirs.transforms.transforms._CallableTransform(function)
 
 
-class _Made(EnvBase):
-    """The environments of a recipe."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        super().__init__()
-        self._source = recipe
-
-
 class Inside(theirs.EnvBase):
     """The environments of a recipe as TorchRL's transforms see them."""
 
     def __init__(self, recipe: Recipe) -> None:
-        own = _Made(recipe)
+        own = Wrapped(recipe)
         super().__init__(batch_size=own.batch_size)
         self.__dict__.update(_own=own, masks=own._known().masks, deltas=own._known().deltas)
         self.observation_spec = own.full_observation_spec

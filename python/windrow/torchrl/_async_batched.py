@@ -7,8 +7,8 @@ from typing import Any
 from windrow._arguments import warn_all_ignored, warn_ignored
 from windrow._types import Envs
 from windrow.collectors import _async_batched
+from windrow.torchrl._collectors import AsTorchRL
 from windrow.torchrl._servers import configured
-from windrow.torchrl.collectors import AsTorchRL
 
 #: Arguments that TorchRL has and that have no effect, each with the value that holds and its
 #: reason.

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_HERE = "windrow.torchrl"
 #: What makes environments, collectors and buffers itself: read anew, so that it makes windrow's.
-_READ = f"{_HERE}.trainers"
+_READ = "trainers"
 #: A name of something in torchrl.
 _PATH = re.compile(r"torchrl(\.\w+)+")
 
@@ -116,8 +115,8 @@ def _own(module: str) -> Mapping[str, str]:
     """Names that windrow has in ``module``: those of the package directly below ``windrow.torchrl``
     that it is in.
     """
-    package = module.removeprefix(_HERE).removeprefix(".").partition(".")[0]
-    return _OWN.get(package, {})
+    package = module.split(".")[2:3]
+    return _OWN.get(package[0], {}) if package else {}
 
 
 def _is_installed() -> bool:
@@ -192,19 +191,27 @@ def _spec_of_alias(theirs: str) -> ModuleSpec | None:
     return ModuleSpec(theirs, None, is_package=hasattr(module, "__path__"))
 
 
+def find_below(package: str) -> None:
+    """Lets Python find all modules of torchrl below ``package``, which stands in for it."""
+    sys.meta_path.append(_Finder(package))
+
+
 class _Finder:
-    """Finds modules below ``windrow.torchrl`` that have no file of their own, after all others.
+    """Finds modules below ``package`` that have no file of their own, after all others.
 
     Where torchrl is not installed, each module below is a package: Python looks for a name that a
     package lacks among its modules, so that ``from ... import name`` ends in the error of this one.
     """
 
+    def __init__(self, package: str) -> None:
+        self._above = f"{package}."
+
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not name.startswith(f"{_HERE}."):
+        if not name.startswith(self._above):
             return None
-        place = name.removeprefix(f"{_HERE}.")
+        place = name.removeprefix(self._above)
         if not _is_installed():
             return _spec_without(name, place)
         theirs = (
@@ -214,7 +221,7 @@ class _Finder:
         )
         if theirs is None:
             return None
-        is_read = name.startswith(_READ) and theirs.origin is not None
+        is_read = place.startswith(_READ) and theirs.origin is not None
         loader = _Renamed(theirs.origin) if is_read else _View()  # type: ignore[arg-type]
         return ModuleSpec(
             name,
@@ -282,6 +289,3 @@ class _Rename(ast.NodeTransformer):
 
 def _renamed(path: str) -> str:
     return f"windrow.{path}" if path.partition(".")[0] == "torchrl" else path
-
-
-sys.meta_path.append(_Finder())

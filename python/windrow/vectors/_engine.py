@@ -11,9 +11,10 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
+from windrow._keys import path
 from windrow._windrow import VectorCore
 from windrow.envs._native import EXACT_REWARD
-from windrow.envs._specs import Leaf, path
+from windrow.envs._specs import Leaf
 from windrow.vectors._base import Notes, Stepped, closed_before, masked, reset_needed, with_masks
 from windrow.vectors._exchange import Exchange
 

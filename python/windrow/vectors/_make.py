@@ -17,8 +17,7 @@ from windrow.envs._convert import of
 from windrow.envs._gymnasium import by_id, check_arguments
 from windrow.envs._native import EXACT_REWARD, NotNative, arguments_of, tell_of_gymnasium
 from windrow.envs._recipe import Call, Many, Native, Parallel, Recipe
-from windrow.envs._transform import around
-from windrow.envs.transforms import Compose
+from windrow.envs._transform import Compose, around
 from windrow.vectors._losses import checked
 
 if TYPE_CHECKING:

@@ -4,17 +4,6 @@ use std::collections::BTreeSet;
 
 use super::Source;
 
-/// Which module of Python imports which.
-pub(crate) fn imports<'a>(
-    python: impl IntoIterator<Item = &'a Source>,
-) -> BTreeSet<(String, String)> {
-    let edges = python.into_iter().flat_map(|source| {
-        let imports = source.imports.iter();
-        imports.map(|known| (source.module.clone(), known.clone()))
-    });
-    edges.filter(|(from, to)| from != to).collect()
-}
-
 /// The kinds of edges that `edges.py` finds, each with fewer readers than the one before.
 pub(crate) const KINDS: [&str; 4] = ["imports", "strings", "packages", "tables"];
 

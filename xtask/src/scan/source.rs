@@ -44,9 +44,7 @@ pub(crate) struct Source {
     pub(crate) code: Tokens,
     /// The name of a module of Python.
     pub(crate) module: String,
-    /// The modules of its package that it imports, also within functions.
-    pub(crate) imports: Vec<String>,
-    /// Those of them that it imports within functions.
+    /// The modules of its package that it imports within functions.
     #[serde(default)]
     pub(crate) hidden_imports: Vec<String>,
     /// The modules of its package that it knows, by the kind of edge, see `edges.py`.
@@ -172,7 +170,7 @@ pub(crate) fn is_test(path: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::{env, fs, process};
 
     use serde::de::DeserializeOwned;
@@ -181,7 +179,11 @@ mod tests {
     use super::{Source, read_by_python};
 
     /// What `program` says of files below a folder of their own; `test` names the folder.
-    fn read<T: DeserializeOwned>(test: &str, program: &str, files: &[(&str, &str)]) -> T {
+    pub(crate) fn read<T: DeserializeOwned>(
+        test: &str,
+        program: &str,
+        files: &[(&str, &str)],
+    ) -> T {
         let root = env::temp_dir().join(format!("windrow-xtask-{test}-{}", process::id()));
         // A killed run with the same process id may have left it.
         let _ = fs::remove_dir_all(&root);
@@ -217,6 +219,7 @@ else:
                 "P = 'p'\nHOMES = {x: f'{P}._{x}:of' for x in 'ab'}\n",
             ),
             ("p/_g.py", "from p import _rust\nX = _rust.X\n"),
+            ("p/_h.py", "x = {}.get('p')\nprint(x)\n"),
             ("p/_lazy.py", ""),
         ];
         let sources: Vec<Source> = read("edges", "scan.py", &files);
@@ -236,6 +239,7 @@ else:
             "p._e: strings p._b",
             "p._f: tables p._a p._b",
             "p._g: ",
+            "p._h: ",
             "p._lazy: ",
         ];
         assert_eq!(edges, expected);

@@ -7,6 +7,7 @@
 //! the place of a one-hot vector or the reverse: what the policy computes beside it, such as
 //! log-probabilities, would not fit the recorded action.
 
+use pyo3::prelude::*;
 use tensordict::{DType, Element, Tensor, TensorError, for_dtype};
 use windrow::binding::largest;
 use windrow::envs::ChoiceCode;
@@ -230,6 +231,22 @@ pub(super) fn other_code(
         ),
     };
     (!dtype.is_float() && has_shape(shape, batch, &[size])).then_some(way)
+}
+
+/// As [`other_code`], of the whole numbers of an action that Python steps environments by.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "Python's sequences")]
+pub(super) fn other_encoding(
+    one_hot: bool,
+    options: Vec<usize>,
+    shape: Vec<usize>,
+    batch: Vec<usize>,
+) -> Option<&'static str> {
+    let code = match one_hot {
+        true => ChoiceCode::OneHot,
+        false => ChoiceCode::Index,
+    };
+    other_code(code, &options, DType::I64, &shape, &batch)
 }
 
 /// Whether `shape` is that of `batch` and then of a `row`; dimensions of size 1 may be left out or

@@ -45,6 +45,7 @@ use torch::TorchPolicy;
 /// read.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<reads::Readings>()?;
+    module.add_function(wrap_pyfunction!(columns::other_encoding, module)?)?;
     module.add_function(wrap_pyfunction!(network::evaluate_graph, module)?)
 }
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from windrow._keys import path as path_of
 from windrow._lazy import numpy, tensordict, torch
 from windrow._types import Array
 from windrow._values import unheld
 from windrow.data._content import frames_of, is_frames, kind_of
-from windrow.envs._specs import path as path_of
 
 Path = tuple[str, ...]
 #: Arrays of equal length, by the keys of their entries.

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 from windrow._arguments import Arguments, argument, one_of, takes
+from windrow._keys import path as path_of
 from windrow._numbers import at_least
 from windrow.data._datasets._columns import Columns, Layout, columns_of, layout_of
 from windrow.data._datasets._episodes import Episodes
 from windrow.data._datasets._folder import Folder
 from windrow.data._part import Key
-from windrow.envs._specs import path as path_of
 
 
 class SinkArguments(Arguments):

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from windrow._keys import path as path_of
 from windrow._lazy import numpy
 from windrow._types import Array
 from windrow.data._content import is_frames, kind_of
@@ -23,7 +24,6 @@ from windrow.data._datasets._columns import (
     frames_from,
 )
 from windrow.data._part import Key
-from windrow.envs._specs import path as path_of
 
 #: Names that data sets have for entries of windrow.
 _KNOWN: dict[str, tuple[str, ...]] = {

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from windrow._arguments import argument, ignored, one_of, warn_ignored
+from windrow._keys import path
 from windrow._lazy import torch
 from windrow._numbers import at_least, real, share
 from windrow.data._part import Key, Part
-from windrow.envs._specs import path
 
 if TYPE_CHECKING:
     from windrow._windrow import ReplayBufferCore

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from windrow import _fence
 from windrow._arguments import one_of, warn_all_ignored
+from windrow._keys import Key
 from windrow._lazy import gymnasium, is_installed, module, torch
 from windrow._numbers import whole_or_none
 from windrow._types import Device, Environment
@@ -22,7 +24,6 @@ from windrow.envs._gymnasium import by_id, check_arguments, with_pixels
 from windrow.envs._native import NotNative, arguments_of, tell_of_gymnasium
 from windrow.envs._recipe import Entry, Gymnasium, Many, Native, Recipe, Vector
 from windrow.envs._registry import adapted
-from windrow.envs._specs import Key
 from windrow.envs.transforms import primed_for
 
 if TYPE_CHECKING:
@@ -266,7 +267,7 @@ class GymEnv(EnvBase):
         # Other names with an underscore are asked for by the interpreter, by pickle and by windrow
         # itself.
         if name.startswith("_") or isinstance(given.get("_name", ""), str):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise _fence.lacking(self, name)
         return getattr(given["_name"], name)
 
     def _choose(self, backend: str) -> str:

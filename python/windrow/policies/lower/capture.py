@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from windrow.envs._specs import Key, path
+from windrow._keys import Key, path
 from windrow.policies.arguments import Place, tree
 from windrow.policies.lower.closed import Closed
 from windrow.policies.lower.recorded import Eager, Record, Recorder

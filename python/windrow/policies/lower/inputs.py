@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from windrow.envs._described import Described
+from windrow._keys import Key, path
+from windrow._windrow import EnvHandle
+from windrow.envs._convert import of
+from windrow.envs._described import Described, Facts
 from windrow.envs._factory import is_function
+from windrow.envs._recipe import Recipe
 from windrow.envs._registry import adapted
-from windrow.envs._specs import Key, Spec, path
-from windrow.envs.libs.gym import GymWrapper, env_of
+from windrow.envs._specs import Spec
 from windrow.policies import recurrent
 from windrow.policies.arguments import read_by, takes_dictionary
 from windrow.policies.weights import source_of
@@ -47,11 +50,10 @@ def observed_by(
     if env is None or is_function(env):
         return []
     try:
-        env = env_of(env)
         if not _has_specs(env):
-            # Of a library whose adapter makes one that has them, or of Gymnasium.
+            # An id, of Gymnasium, or of a library whose adapter makes one that has them.
             made = adapted(env)
-            env = made if _has_specs(made) else GymWrapper(env, categorical_action_encoding=True)
+            env = made if _has_specs(made) else _OfRecipe(of(env))
         observed, actions = _described(env)
         info = env._known().info if hasattr(env, "_known") else ()
         observed = {
@@ -69,6 +71,18 @@ def observed_by(
         if all(leaf is single[key] for key, leaf in observed.items())
         else [(observed, actions), (single, actions)]
     )
+
+
+class _OfRecipe(Described):
+    """The environments of a recipe, of which nothing but their specs is used."""
+
+    _device = None
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._facts = Facts(EnvHandle(recipe))
+
+    def _known(self) -> Facts:
+        return self._facts
 
 
 def _has_specs(env: Any) -> bool:
@@ -109,23 +123,22 @@ def asked_for(
     policy: Callable[..., Any], conditions: Conditions, env: object
 ) -> list[Iterator[tuple[dict[Key, Leaf], list[Key]]]]:
     """Where observations are looked for that nobody knows: a guess, and then the environment, which
-    is made for that only if it has to be.
+    is made for that only where the policy cannot be called with a guess.
     """
     keys = _inputs(policy)
     # Groups of agents have dimensions of their own, which no layer tells.
     is_nested = any(isinstance(key, tuple) for key in keys) or takes_dictionary(policy)
     asked = [] if is_nested else [_guessed(policy)]
-    if is_nested or len(keys) > 1:
-        asked.append(_made(env, policy, conditions))
-    return asked
+    asked.append(_made(env, policy, conditions))
+    # A guess of one observation that it can be called with is right; of several, the sizes may be
+    # others.
+    return asked if len(keys) == 1 else [itertools.chain.from_iterable(asked)]
 
 
 def _made(
     env: Any, policy: Callable[..., Any], conditions: Conditions
 ) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
-    """As :func:`observed_by`, of an environment that the function ``env`` makes for it: of several
-    observations, nobody guesses the sizes.
-    """
+    """As :func:`observed_by`, of an environment that the function ``env`` makes for it."""
     try:
         made = env()
     except Exception:

@@ -11,7 +11,6 @@ Otherwise torch evaluates the policy.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from windrow._keys import Key
 from windrow._windrow import Readings
-from windrow.envs._specs import Key
 from windrow.policies.acting import acting, unchecked
 from windrow.policies.audit import Audit
 from windrow.policies.lower.capture import Capture, Captures
@@ -110,28 +109,36 @@ def _lowered(
         raise NotLowerable(
             "it has lazy layers, whose sizes are not known before the environment is made"
         )
-    asked = [iter(known)] if known else asked_for(policy, conditions, env)
-    first: NotLowerable | None = None
-    for observed, actions in itertools.chain.from_iterable(asked):
-        try:
-            if is_lazy:
-                # Its layers get their sizes by a call.
-                Reading(policy, _called(conditions), observed, ROWS).bind(actions)
-            return _Follower(policy, source, conditions, observed, actions).lowered()
-        except NotLowerable as reason:
-            first = first or reason
-            if any(leaf.dtype == torch.float64 for leaf in observed.values()):
-                try:
+    doubt: NotLowerable | None = None
+    for candidates in [iter(known)] if known else asked_for(policy, conditions, env):
+        first: NotLowerable | None = None
+        for observed, actions in candidates:
+            try:
+                if is_lazy:
+                    # Its layers get their sizes by a call.
                     Reading(policy, _called(conditions), observed, ROWS).bind(actions)
-                except Exception:
-                    continue
-                # It can be called with float64, and computes something else with float32.
-                break
-        except Exception as error:
-            first = first or NotLowerable(
-                f"it cannot be called: {type(error).__name__}: {error}".splitlines()[0]
-            )
-    raise first or NotLowerable("what it observes is not known before the environment is made")
+                return _Follower(policy, source, conditions, observed, actions).lowered()
+            except NotLowerable as reason:
+                first = first or reason
+                if any(leaf.dtype == torch.float64 for leaf in observed.values()):
+                    try:
+                        Reading(policy, _called(conditions), observed, ROWS).bind(actions)
+                    except Exception:
+                        continue
+                    # It can be called with float64, and computes something else with float32.
+                    break
+            except Exception as error:
+                first = first or _NotCallable(
+                    f"it cannot be called: {type(error).__name__}: {error}".splitlines()[0]
+                )
+        doubt = first or doubt
+        if doubt is not None and not isinstance(doubt, _NotCallable):
+            break
+    raise doubt or NotLowerable("what it observes is not known before the environment is made")
+
+
+class _NotCallable(NotLowerable):
+    """A policy cannot be called with observations like these."""
 
 
 def _called(conditions: Conditions) -> Conditions:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from windrow import _fence
-from windrow.envs._specs import Key, path, short
+from windrow._keys import Key, path, short
 from windrow.policies import recurrent
 from windrow.policies.answers import ordered
 from windrow.policies.arguments import arguments_of

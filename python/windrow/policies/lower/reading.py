@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from windrow._keys import Key, path
 from windrow._windrow import evaluate_graph
-from windrow.envs._specs import Key, path
 from windrow.policies import recurrent
 from windrow.policies.acting import acting, unchecked
 from windrow.policies.arguments import arguments_of, calls_with_tensordict

@@ -17,8 +17,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import nn
 
 from windrow import _needs
+from windrow._keys import Key, path, short
 from windrow._lazy import is_installed
-from windrow.envs._specs import Key, path, short
 from windrow.policies.arguments import to_numpy
 from windrow.policies.onnx.operators import OPERATORS, TYPES, UnknownOperator
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from windrow.envs._specs import Key, path
+from windrow._keys import Key, path
 from windrow.policies.onnx.reading import NEXT
 
 #: What is written, by versions of its operators, and of the format.

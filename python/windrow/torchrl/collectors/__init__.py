@@ -9,22 +9,16 @@ know. In a pause, weights can be published and :meth:`~BaseCollector.map_fn` cal
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Self
 
 from windrow import collectors
 from windrow._arguments import fields_of
-from windrow._lazy import tensordict as td
-from windrow._types import Policy
 from windrow._warnings import warn
 from windrow.collectors import _base
 from windrow.collectors._arguments import CollectorArguments, SingleArguments
-from windrow.collectors._base import BaseCollector
 from windrow.collectors._several import several_for
-from windrow.envs._factory import is_function
-from windrow.envs.transforms import Wrapped
-from windrow.policies.choose import Choice
+from windrow.torchrl._collectors import AsTorchRL
 from windrow.torchrl._names import register, stand_in
 
 if TYPE_CHECKING:
@@ -68,93 +62,6 @@ register(
     },
 )
 __getattr__, __dir__ = stand_in(__name__)
-
-
-class AsTorchRL(BaseCollector):
-    """TorchRL's word for any class of collectors."""
-
-    #: As it was given.
-    _asked_for: int | None = None
-
-    def _build(self, arguments: CollectorArguments) -> None:
-        acts = arguments.policy
-        name = getattr(acts, "__name__", None)
-        if getattr(acts, "__self__", acts) is arguments.create_env_fn is not None and name in (
-            "rand_action",
-            "rand_step",
-        ):
-            # The collector steps the environment, which draws the actions.
-            object.__setattr__(arguments, "policy", None)
-        if arguments.trajs_per_batch is None and not arguments.allow_partial_batch:
-            self._asked_for = _whole_batches(arguments)
-        super()._build(arguments)
-
-    def _chosen_policy(self, arguments: CollectorArguments) -> Choice:
-        self._specify(arguments.policy)
-        return super()._chosen_policy(arguments)
-
-    def _specify(self, policy: Policy | None) -> None:
-        """Gives modules of ``policy`` that add noise, and know no spec of actions, that of the
-        environment.
-        """
-        if not any(
-            getattr(module, "_spec", policy) is None
-            for module in getattr(policy, "modules", list)()
-        ):
-            return
-        # Such a module comes from torchrl.
-        from torchrl.modules import set_exploration_modules_spec_from_env
-
-        given = self._workers.given[0]
-        looked_at = Wrapped(given) if isinstance(given, str) or is_function(given) else given
-        set_exploration_modules_spec_from_env(policy, looked_at)
-        if looked_at is not given:
-            looked_at.close()
-
-    def _make_core(self, arguments: CollectorArguments) -> Choice:
-        total = arguments.total_frames
-        try:
-            choice = super()._make_core(arguments)
-        except ValueError:
-            if self._asked_for is None:
-                raise
-            # Environments that step together may not share the frames in all. How large their
-            # batches are, an endless collector says.
-            object.__setattr__(arguments, "total_frames", None)
-            choice = super()._make_core(arguments)
-            object.__setattr__(arguments, "total_frames", total)
-        batch = self.frames_per_batch
-        if self._asked_for is not None and (
-            _round_up(arguments, batch) or self._core.stats()["total_frames"] is None
-        ):
-            self._warn_of_rounding(arguments.frames_per_batch)
-            object.__setattr__(arguments, "frames_per_batch", batch)
-            self._core.shutdown(None)
-            choice = super()._make_core(arguments)
-        return choice
-
-    def _warn_of_rounding(self, asked: int | float | Sequence[int]) -> None:
-        if isinstance(asked, (int, float)) and asked < self.frames_per_batch:
-            rounded = f"frames_per_batch={asked} cannot be split over environments that step together: batches have {self.frames_per_batch} frames"
-            warn(rounded)
-
-    @property
-    def total_frames(self) -> int | float:
-        """Frames in all, as they were asked for; infinite if the collector is endless."""
-        return super().total_frames if self._asked_for is None else self._asked_for
-
-    def _shaped(self, batch: td.TensorDictBase) -> td.TensorDictBase:
-        batch = super()._shaped(batch)
-        # The engine keeps environments next to each other at each step. Scripts call `view`, which
-        # TorchRL's order allows.
-        return batch.contiguous() if batch.ndim > 1 and isinstance(batch, td.TensorDict) else batch
-
-    @functools.cached_property
-    def _inner_dimensions(self) -> Sequence[int]:
-        return super()._inner_dimensions or self.getattr_env("batch_size")[1:]
-
-    def _check_answers(self) -> None:
-        self._raise_background()
 
 
 class Collector(AsTorchRL, _base.Collector):
@@ -220,30 +127,6 @@ aSyncDataCollector = AsyncCollector
 _MultiDataCollector = MultiCollector
 MultiSyncDataCollector = MultiSyncCollector
 MultiaSyncDataCollector = MultiAsyncCollector
-
-
-def _whole_batches(arguments: CollectorArguments) -> int | None:
-    """Rounds ``total_frames`` up to whole batches, with a warning; returns what was asked for, None
-    for endless collection.
-    """
-    asked = arguments.total_frames
-    frames = arguments.frames_per_batch
-    batch = int(sum(frames) if isinstance(frames, (list, tuple)) else frames)  # type: ignore[arg-type]
-    if asked is None or not _round_up(arguments, batch):
-        return None if asked is None else int(asked)
-    warn(
-        f"total_frames={asked} is no multiple of frames_per_batch={batch}: the last batch is as large as the others, as in TorchRL"
-    )
-    return int(asked)
-
-
-def _round_up(arguments: CollectorArguments, batch: int) -> bool:
-    """Makes ``total_frames`` a multiple of ``batch``; whether it was none."""
-    total = arguments.total_frames
-    if total is None or total % batch == 0:
-        return False
-    object.__setattr__(arguments, "total_frames", -(-int(total) // batch) * batch)
-    return True
 
 
 def _known(arguments: dict[str, Any], names: Collection[str]) -> dict[str, Any]:

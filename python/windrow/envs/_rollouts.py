@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from windrow._lazy import module, tensordict as td, torch
-from windrow._windrow import EnvHandle, WorkerError
-from windrow.collectors._arguments import CollectorArguments
-from windrow.collectors._base import Collector
-from windrow.envs._base import EnvBase
-from windrow.envs._described import Facts
+from windrow._windrow import CollectorCore, EnvHandle, WorkerError
 from windrow.envs._recipe import Recipe
-from windrow.policies.choose import EXPLORATION_TYPES, Choice
+from windrow.policies.choose import EXPLORATION_TYPES, Choice, Conditions, choose
+from windrow.policies.weights import WeightSource
+
+if TYPE_CHECKING:
+    from windrow.envs._base import EnvBase
 
 _arguments = module("windrow.policies.arguments")
 
@@ -53,57 +53,16 @@ class _Lent(Recipe, kind="handle"):
         return self.several
 
 
-class _Env(EnvBase):
-    """An environment of which a collector steps the handle."""
-
-    def __init__(self, env: EnvBase, handle: EnvHandle, facts: Facts) -> None:
-        super().__init__(env.device)
-        self._handle, self._facts = handle, facts
-        self._source = _Lent(handle, bool(facts.batch))
-
-    def _recipe(self, *, plain: bool = False) -> Recipe:
-        assert self._source is not None
-        return self._source
-
-
 class _Refused(Exception):
     """A rollout by hand may give other frames."""
 
 
-class _OfHandle(Collector):
-    """A collector that acts with what the engine evaluates as torch does, without a random
-    number.
-    """
-
-    def _chosen_policy(self, arguments: CollectorArguments) -> Choice:
-        choice = super()._chosen_policy(arguments)
-        # A copy would not follow the user's own policy.
-        if (
-            not choice.shared
-            or choice.doubt is not None
-            or not isinstance(choice.core, dict)
-            or "graph" not in choice.core
-        ):
-            raise _Refused
-        graph, policy = json.loads(choice.core["graph"]), arguments.policy
-        if any(word in choice.core["graph"] for word in ('"Noise"', '"Gamma"', '"State"')):
-            raise _Refused
-        written = [tuple(leaf["key"]) for leaf, _ in graph["outputs"]]
-        # Of what else a plain module returns, a rollout by hand keeps nothing.
-        if not _arguments.calls_with_tensordict(
-            policy, bool(arguments.trust_policy)
-        ) and written != [("action",)]:
-            raise _Refused
-        if choice.beside is not None:
-            # Then rollouts are made by hand.
-            choice.beside.warns = False
-        return choice
-
-
 class Rollouts:
-    """Rollouts of an environment under one policy, by a collector that steps the environment's own
-    handle.
+    """Rollouts of an environment under one policy, by an engine's collector that steps the
+    environment's own handle.
     """
+
+    _core: CollectorCore | None = None
 
     def __init__(
         self,
@@ -116,9 +75,7 @@ class Rollouts:
     ) -> None:
         #: The rollouts that these are.
         self.made_for = (handle, policy, exploration, trust, cast)
-        named = env.device or (
-            torch.device("cpu") if cast and next(policy.parameters(), None) is not None else None
-        )
+        self._handle = handle
         facts = env._known()
         width = sum(
             torch.empty(0, dtype=getattr(torch, leaf.dtype)).element_size()
@@ -126,21 +83,37 @@ class Rollouts:
             for leaf in facts.observation
         )
         self._steps = max(16, min(STEPS, ROOM // (facts.num_envs * (2 * width + 64))))
-        self._handle, self._core = handle, None
+        is_placed = cast and next(policy.parameters(), None) is not None
+        device = env.device or (torch.device("cpu") if is_placed else None)
+        conditions = Conditions(
+            exploration, threads=False, trust=trust, register=False, named=device
+        )
         try:
-            collector = _OfHandle(
-                _Env(env, handle, facts),
-                policy,
-                frames_per_batch=self._steps * facts.num_envs,
-                exploration_type=exploration,
-                trust_policy=trust,
-                auto_register_policy_transforms=False,
-                device=named,
+            choice = _native(policy, conditions, env)
+            self._core = CollectorCore(
+                {
+                    "config": {
+                        "placement": "inline",
+                        "frames_per_batch": self._steps * facts.num_envs,
+                        "exploration_type": exploration,
+                    },
+                    "envs": [_Lent(handle, bool(facts.batch))],
+                    "env_kwargs": [None],
+                    "policy": choice.core,
+                    "replay_buffer": None,
+                    "takes_writes": False,
+                    "device": device,
+                    "flat": False,
+                    "init_fn": None,
+                    "worker_threads": 1,
+                    "launcher": None,
+                    "allow_pickle": False,
+                }
             )
+            self._source = WeightSource(self._core, choice, inline=True)
         except Exception:
             # By hand, the user sees what is wrong.
-            return
-        self._collector, self._core = collector, collector._core
+            self._core = None
 
     def rollout(self, steps: int, ends: bool, seeds: list[int | None]) -> td.TensorDictBase | None:
         """As many steps from a reset on, with these seeds, up to the first end of an episode if it
@@ -148,8 +121,8 @@ class Rollouts:
         """
         if self._core is None:
             return None
-        self._collector._source.follow()
-        if self._collector.policy_backend != "native":
+        self._source.follow()
+        if self._source.lost is not None or self._core.policy_backend() != "native":
             self._end()
             return None
         try:
@@ -164,8 +137,41 @@ class Rollouts:
             raise
 
     def _end(self) -> None:
-        self._core = None
-        self._collector.shutdown(raise_on_error=False)
+        core, self._core = self._core, None
+        if core is not None:
+            core.finalize()
+
+    def __del__(self) -> None:
+        # Before the garbage collector takes apart what the policy refers to.
+        self._end()
+
+
+def _native(policy: torch.nn.Module, conditions: Conditions, env: EnvBase) -> Choice:
+    """``policy`` in a form that the engine evaluates as torch does, without a random number.
+
+    Raises:
+        _Refused: there is none.
+    """
+    choice = choose(policy, None, conditions, env=env)
+    # A copy would not follow the user's own policy.
+    if (
+        not choice.shared
+        or choice.doubt is not None
+        or not isinstance(choice.core, dict)
+        or "graph" not in choice.core
+    ):
+        raise _Refused
+    graph = json.loads(choice.core["graph"])
+    if any(word in choice.core["graph"] for word in ('"Noise"', '"Gamma"', '"State"')):
+        raise _Refused
+    written = [tuple(leaf["key"]) for leaf, _ in graph["outputs"]]
+    # Of what else a plain module returns, a rollout by hand keeps nothing.
+    if not _arguments.calls_with_tensordict(policy, conditions.trust) and written != [("action",)]:
+        raise _Refused
+    if choice.beside is not None:
+        # Then rollouts are made by hand.
+        choice.beside.warns = False
+    return choice
 
 
 def rollout(
@@ -173,6 +179,7 @@ def rollout(
     policy: Any,
     steps: int,
     *,
+    base: type[EnvBase],
     ends: bool,
     trust: bool,
     cast: bool,
@@ -185,6 +192,7 @@ def rollout(
         env: what is stepped.
         policy: how it acts.
         steps: how many steps.
+        base: the class whose methods the engine stands for.
         ends: whether the first episode that ends also ends the rollout.
         trust: whether ``policy`` maps a TensorDict to a TensorDict.
         cast: whether it is called where its parameters are.
@@ -205,7 +213,7 @@ def rollout(
     if known is None or known.made_for != made_for:
         if (
             steps < SHORT
-            or not _is_plain(env)
+            or not _is_plain(env, base)
             or any(not parameter.is_cpu for parameter in policy.parameters())
         ):
             return None, known
@@ -234,9 +242,9 @@ def _exploration(policy: torch.nn.Module) -> str | None:
     return name if name in EXPLORATION_TYPES else None
 
 
-def _is_plain(env: EnvBase) -> bool:
+def _is_plain(env: EnvBase, base: type[EnvBase]) -> bool:
     """Whether the engine observes of ``env`` what a hand does, and under the same names."""
-    if any(getattr(type(env), name) is not getattr(EnvBase, name) for name in _METHODS):
+    if any(getattr(type(env), name) is not getattr(base, name) for name in _METHODS):
         return False
     facts = env._known()
     if (
