@@ -47,5 +47,5 @@ pub use process::{MemberError, Parallel, ParallelEnvs, ParallelHandle, WorkerMai
 pub use shared::stats::{PolicyLag, Stats, WorkerStats};
 pub use trajectories::{TrajFormat, TrajectoryBatcher};
 #[cfg(target_os = "linux")]
-pub use windrow_peer::{Nursery, WorkerProgram};
+pub use windrow_peer::{Nursery, ProcessError, WorkerProgram};
 pub use windrow_sync::{Interrupt, Interrupted};

@@ -58,7 +58,8 @@ pub(crate) enum Start {
 }
 
 impl WorkerProgram {
-    /// The program that runs now, without arguments: its `main` begins with [`adopt`].
+    /// The program that runs now, without arguments: its `main` begins by looking whether it is a
+    /// worker, as `windrow::worker_main` does.
     #[must_use]
     pub fn current() -> Self {
         // This very file, also where another has taken its path since.
@@ -87,6 +88,7 @@ impl WorkerProgram {
     /// # Errors
     /// [`ProcessError::Spawn`] when it cannot be started, [`ProcessError::Descriptors`] when there
     /// is no room for its descriptors.
+    #[doc(hidden)]
     pub fn spawn(&self) -> Result<Child, ProcessError> {
         let ChildPipes {
             socket,

@@ -106,7 +106,7 @@ pub(crate) fn raised_in(py: Python<'_>, error: &(dyn Error + 'static)) -> Option
             return Some(raised.clone_ref(py));
         }
         #[cfg(target_os = "linux")]
-        if let Some(sent) = error.downcast_ref::<windrow::binding::SentError>() {
+        if let Some(sent) = error.downcast_ref::<windrow::SentError>() {
             return Some(crate::worker::received(py, sent));
         }
     }

@@ -11,7 +11,7 @@ use std::path::Path;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use windrow::Profiler;
-use windrow::binding::ProfilerRecipe;
+use windrow::ProfilerRecipe;
 
 use crate::gc::{GcRef, GcRoots};
 use crate::gil::{self, attach};

@@ -19,9 +19,9 @@ use pyo3::exceptions::{PyIndexError, PyMemoryError, PyOSError, PyRuntimeError, P
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensordict::{Tensor, TensorDict};
-use windrow::binding::Waited;
 use windrow::error_chain;
 use windrow::postproc::{self, MultiStep};
+use windrow::replay::Waited;
 use windrow::replay::{ReplayBuffer, ReplayError, Sink, StoreError, WriterId};
 
 use crate::{batch, error, gil, process};

@@ -18,7 +18,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::DType;
-use windrow::binding::{EnvRows, Served};
+use windrow::policy::EnvRows;
+use windrow::policy::Served;
 use windrow::policy::{
     Backend, Binding, InferenceServer, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicySpec,
     ServerConfig, ServerStats, WeightStore, Weights,

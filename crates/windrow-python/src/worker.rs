@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use serde::{Deserialize, Serialize};
 use serde_bytes::{ByteBuf, Bytes};
-use windrow::binding::SentError;
+use windrow::SentError;
 use windrow::envs::{EnvError, EnvFactory, EnvRecipe, VecEnv};
 use windrow::policy::{Policy, PolicyError, Registry};
 use windrow::{
@@ -63,13 +63,13 @@ struct EnvArguments {
 
 /// A process of Python's that forks workers.
 #[pyclass(module = "windrow._windrow", frozen)]
-struct Nursery(Own<Arc<windrow::binding::Nursery>>);
+struct Nursery(Own<Arc<windrow::Nursery>>);
 
 #[pymethods]
 impl Nursery {
     #[new]
     fn new(program: PathBuf, args: Vec<OsString>, vars: HashMap<OsString, OsString>) -> Self {
-        let nursery = windrow::binding::Nursery::new(program, args, vars.into_iter().collect());
+        let nursery = windrow::Nursery::new(program, args, vars.into_iter().collect());
         Self(Own::new(Arc::new(nursery)))
     }
 }

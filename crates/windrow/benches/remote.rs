@@ -7,9 +7,9 @@ mod timing;
 
 use std::time::Instant;
 
-use windrow::binding::EnvRows;
 use windrow::envs::{EnvSpec, Spec};
 use windrow::nn::Sequential;
+use windrow::policy::EnvRows;
 use windrow::policy::{Binding, PolicyIn};
 use windrow::remote::{Address, Remote, RemoteServer, Token};
 use windrow::{DType, ExplorationType, Head, NetworkPolicy, Policy, PolicyRecipe, RowBlock};

@@ -140,15 +140,16 @@ pub use ::tensordict::{DType, LeafSpec, Tensor, TensorDict, TensorError};
 #[doc(inline)]
 pub use windrow_collect::{
     ArgumentError, BuildError, ControlError, ErrorKind, EvaluateError, FaultKind, Interrupted,
-    NextError, ProfileError, ResumeError, Stuck, WorkerError, WorkerFault,
+    NextError, ProfileError, ResumeError, SentError, Stuck, WorkerError, WorkerFault,
 };
 #[doc(inline)]
 pub use windrow_collect::{
     AsyncBatchedCollector, AsyncCollector, BatchStream, BusyPolicy, CatResults, Collector,
     CollectorBuilder, CollectorConfig, Delivery, Evaluation, Evaluator, EvaluatorBuilder,
-    FramesPerBatch, Handle, Hooks, Inference, Interrupt, MultiAsyncCollector, MultiCollector,
-    MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile, Placement, PolicyLag, ProfileConfig,
-    ProfileSummary, Profiler, Stats, TrajFormat, TrajectoryBatcher, WorkerProfile, WorkerStats,
+    FramesPerBatch, Handle, Hooks, Inference, Interrupt, LastStage, MultiAsyncCollector,
+    MultiCollector, MultiSyncCollector, OnLoss, Paused, Phase, PhaseProfile, Placement, PolicyLag,
+    ProfileConfig, ProfileSummary, Profiler, ProfilerRecipe, SinkWriter, Stats, TrajFormat,
+    TrajectoryBatcher, WorkerProfile, WorkerStats,
 };
 #[cfg(all(target_os = "linux", feature = "remote"))]
 #[doc(inline)]
@@ -156,7 +157,8 @@ pub use windrow_collect::{CommandLauncher, Invitation, Launched, Launcher};
 #[cfg(target_os = "linux")]
 #[doc(inline)]
 pub use windrow_collect::{
-    MemberError, Parallel, ParallelEnvs, WorkerMain, WorkerMainError, WorkerProgram, worker_main,
+    MemberError, Nursery, Parallel, ParallelEnvs, ParallelHandle, ProcessError, WorkerMain,
+    WorkerMainError, WorkerProgram, worker_main,
 };
 #[doc(inline)]
 pub use windrow_env::{CartPole, Env, EnvError, EnvSpec, Spec, VecEnv};
@@ -284,9 +286,9 @@ pub mod envs {
     pub use windrow_env::{
         Acrobot, Arguments, Blackjack, ByName, CartPole, ChoiceCode, CliffWalking, EXACT_REWARD,
         Env, EnvError, EnvFactory, EnvRecipe, EnvRegistry, EnvRng, EnvSpec, FrozenLake, IntoEnv,
-        IntoVecEnv, Joined, MountainCar, MountainCarContinuous, NamedEnv, NextStep, NumpyRng,
-        Outcome, Outcomes, Pendulum, Reset, Serial, Spec, SpecError, StateVisitor, Taxi, TimeLimit,
-        VecEnv, VecEnvError, make, make_vec, testing,
+        IntoVecEnv, Joined, Maker, MountainCar, MountainCarContinuous, NamedEnv, NextStep,
+        NumpyRng, Outcome, Outcomes, Pendulum, Reset, Serial, Spec, SpecError, StateVisitor, Taxi,
+        TimeLimit, VecEnv, VecEnvError, largest, make, make_vec, not_apart, sole, testing,
     };
     // Tasks over models of MuJoCo.
     #[cfg(feature = "mujoco")]
@@ -303,8 +305,9 @@ pub mod envs {
     pub use windrow_env::all_transforms::*;
     #[doc(inline)]
     pub use windrow_env::{
-        AnyTransform, Attach, BoundTransform, DoneKey, Interpolation, Keys, Lockstep, NotFinite,
-        Observations, Padding, Sampling, Statistics, TargetMode, Transform, Transformed,
+        AnyTransform, Attach, BoundTransform, DoneKey, Gathered, Gathering, Gathers, Interpolation,
+        Keys, Lockstep, NotFinite, Observations, Padding, Sampling, Statistics, TargetMode,
+        Transform, Transformed,
     };
 }
 
@@ -377,11 +380,11 @@ pub mod envs {
 pub mod policy {
     #[doc(inline)]
     pub use windrow_policy::{
-        Backend, Binding, ExplorationType, Explore, FnPolicy, GraphPolicy, Head, InferenceServer,
-        IntoPolicy, Misfit, NamedPolicy, NetworkPolicy, Noise, OrnsteinUhlenbeck, Policy,
-        PolicyError, PolicyIn, PolicyRecipe, PolicyRegistry, PolicySpec, RandomPolicy, Registry,
-        Scale, ScaleMapping, Schedule, ServerConfig, ServerStats, States, Weights, WeightsError,
-        policy_fn,
+        Backend, Binding, EnvRows, ExplorationType, Explore, FnPolicy, GraphPolicy, Head,
+        InferenceServer, IntoPolicy, KnownRows, Misfit, NamedPolicy, NetworkPolicy, Noise,
+        OrnsteinUhlenbeck, Policy, PolicyError, PolicyIn, PolicyRecipe, PolicyRegistry, PolicySpec,
+        RandomPolicy, Registry, Scale, ScaleMapping, Schedule, Served, ServerConfig, ServerStats,
+        States, Weights, WeightsError, policy_fn,
     };
     // How new weights reach the workers.
     #[doc(inline)]
@@ -490,23 +493,23 @@ pub mod replay {
         Access, Boundary, Checkpoint, CheckpointWriter, Held, KeptRuns, LazyMemmapStorage,
         LazyTensorStorage, LimiterWait, ListStorage, PriorityError, RateLimiter, Recovered,
         ReplayBuffer, ReplayBufferBuilder, ReplayError, ReplayStats, RunMarks, Shortage,
-        StateError, Storage, StorageRead, check_room, frames_within,
+        StateError, Storage, StorageRead, Waited, check_room, frames_within,
     };
     // Samplers, and what one of your own implements.
     #[doc(inline)]
     pub use windrow_replay::samplers::*;
     #[doc(inline)]
     pub use windrow_replay::{
-        Draw, Frames, Minibatches, NoDraw, Passes, Reduction, RowOrder, RowSet, RowSpan, Run,
-        RunKeys, Runs, SampleRng, Sampler, Slices,
+        CloneSampler, Draw, Frames, Minibatches, NoDraw, Passes, Reduction, RowOrder, RowSet,
+        RowSpan, Run, RunKeys, Runs, SampleRng, Sampler, Slices,
     };
     #[doc(inline)]
-    pub use windrow_replay::{MaxRewardWriter, ReuseWriter, RoundRobinWriter, Writer};
+    pub use windrow_replay::{CloneWriter, MaxRewardWriter, ReuseWriter, RoundRobinWriter, Writer};
     // What a collector writes to, which need not be a buffer of windrow.
     #[doc(inline)]
     pub use windrow_slab::{Sink, SinkError, WriterId};
     #[doc(inline)]
-    pub use windrow_store::StoreError;
+    pub use windrow_store::{Store, StoreError, StoreRead};
 }
 
 /// Named, nested tensors.
@@ -546,7 +549,7 @@ pub mod tensordict {
 pub mod remote {
     #[doc(inline)]
     pub use windrow_remote::{
-        Address, Limits, Remote, RemoteError, RemotePolicy, RemoteServer, RemoteServerBuilder,
-        RemoteStats, RemoteWeights, Tls, Token, register,
+        Address, AddressError, Limits, Remote, RemoteError, RemotePolicy, RemoteServer,
+        RemoteServerBuilder, RemoteStats, RemoteWeights, Tls, Token, register,
     };
 }

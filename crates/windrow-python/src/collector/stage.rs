@@ -25,8 +25,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyWeakref, PyWeakrefMethods, PyWeakrefReference};
 use tensordict::TensorDict;
+use windrow::LastStage;
 use windrow::NextError;
-use windrow::binding::{LastStage, SinkWriter, unpadded};
+use windrow::SinkWriter;
+use windrow::binding::unpadded;
 use windrow::replay::{ReplayBuffer, ReplayError, Sink, SinkError, WriterId};
 use windrow_sync::unpoisoned;
 

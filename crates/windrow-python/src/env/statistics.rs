@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyType};
-use windrow::binding::Gathered;
+use windrow::envs::Gathered;
 use windrow::envs::Statistics;
 
 use super::handle::to_py;

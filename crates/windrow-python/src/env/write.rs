@@ -9,8 +9,8 @@ use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use tensordict::{DType, for_dtype};
-use windrow::binding::largest;
 use windrow::envs::EnvError;
+use windrow::envs::largest;
 use windrow::error_chain;
 
 use super::cast::{Cast, cast};

@@ -9,8 +9,8 @@
 
 use pyo3::prelude::*;
 use tensordict::{DType, Element, Tensor, TensorError, for_dtype};
-use windrow::binding::largest;
 use windrow::envs::ChoiceCode;
+use windrow::envs::largest;
 use windrow::policy::PolicyError;
 use windrow::{Key, LeafSpec, RowsMut, Spec};
 

@@ -14,8 +14,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use tensordict::{DType, Tensor, for_dtype};
-use windrow::binding::{EnvRows, KnownRows};
 use windrow::envs::{EnvError, EnvSpec, StateVisitor};
+use windrow::policy::EnvRows;
+use windrow::policy::KnownRows;
 use windrow::policy::{
     Backend, Binding, Policy, PolicyError, PolicyIn, PolicySpec, States, Weights,
 };
