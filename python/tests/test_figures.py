@@ -101,8 +101,9 @@ def f():
         sub__in____init__="",
         sub__in__inner="from ..a import f\nfrom .. import b\n",
     )
-    assert measures["p.a"]["imports"] == ["p", "p.b", "p.c", "p.sub", "p.sub.inner"]
-    assert measures["p.sub.inner"]["imports"] == ["p.a", "p.b"]
+    assert measures["p.a"]["edges"]["imports"] == ["p.b", "p.c", "p.sub.inner"]
+    assert measures["p.a"]["hidden_imports"] == ["p", "p.sub", "p.sub.inner"]
+    assert measures["p.sub.inner"]["edges"]["imports"] == ["p.a", "p.b"]
 
 
 def test_only_plain_any_is_counted(tmp_path):

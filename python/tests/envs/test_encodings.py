@@ -315,15 +315,3 @@ def test_an_action_becomes_no_other_whole_number() -> None:
     for lost, shown in [(torch.tensor([2.0, 1.5]), "1.5"), (torch.tensor([300, 1]), "300")]:
         with pytest.raises(ValueError, match=f"expected values that int8 can hold, got {shown}"):
             env.step(env.reset().set("action", lost))
-
-
-@pytest.mark.parametrize(
-    ("encoding", "action", "way"),
-    [(False, torch.tensor([1]), "=True"), (True, torch.tensor([0, 1, 0, 0]), "=False")],
-)
-def test_an_action_in_the_other_encoding_names_the_argument(
-    encoding: bool, action: torch.Tensor, way: str
-) -> None:
-    env = GymEnv(ID, categorical_action_encoding=encoding)
-    with pytest.raises(ValueError, match=f"; .* with categorical_action_encoding{way}$"):
-        env.step(env.reset().set("action", action))

@@ -242,6 +242,7 @@ def test_scores_are_compared_before_they_are_rounded(echo: Any) -> None:
     env.step(env.reset().set("action", torch.tensor([-0.1, -0.3, -0.2])))
     assert inner.actions == [1, 0]
     with pytest.raises(
-        ValueError, match=r"action 'action' of .*: expected shape \(3,\), got \(4,\)"
+        ValueError,
+        match=r"action 'action' of .*: expected int64 \(3,\), or a float for each .* got float32 \(4,\)",
     ):
         env.step(env.reset().set("action", torch.zeros(4)))

@@ -14,7 +14,6 @@ import windrow.envs as ours
 
 torchrl = pytest.importorskip("torchrl")
 
-from torchrl.collectors import Collector as TheirCollector
 from torchrl.data import (
     Binary,
     Bounded,
@@ -28,37 +27,14 @@ from torchrl.data import (
 from torchrl.envs import (
     EnvBase,
     GymEnv,
-    ParallelEnv,
     SerialEnv,
     StepCounter,
     Transform,
     TransformedEnv,
-    check_env_specs,
 )
 
 from theirs import Counting
 from windrow.collectors import Collector
-
-
-def native() -> Any:
-    return ours.TransformedEnv(ours.GymEnv("Pendulum-v1"), ours.StepCounter())
-
-
-@pytest.mark.parametrize(
-    "around",
-    [
-        lambda: TransformedEnv(native(), StepCounter()).reset(),
-        lambda: SerialEnv(2, native),
-        lambda: ParallelEnv(2, native),
-        lambda: TheirCollector(native, None, frames_per_batch=10, total_frames=10),
-        lambda: check_env_specs(native()),
-    ],
-    ids=["transform", "serial", "parallel", "collector", "check"],
-)
-def test_torchrl_goes_around_none_of_our_environments(around: Any) -> None:
-    message = "_(check_batched_worker_compat|has_dynamic_specs|supports_set_state)"
-    with pytest.raises(AttributeError, match=message):
-        around()
 
 
 def test_a_single_environment_is_collected() -> None:
