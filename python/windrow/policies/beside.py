@@ -40,6 +40,7 @@ from windrow.processes.pickling import pickler
 
 if TYPE_CHECKING:
     from windrow.policies.called import Called
+    from windrow.policies.lower.lowering import Lowered
 
 #: Bytes that give the length of each part.
 HEADER = 8
@@ -59,12 +60,11 @@ class Beside:
     """The bytes, whose number is fixed since weights keep their shapes.
 
     Args:
-        graph: gives the graph as it is now, as bytes; None where torch evaluates the policy.
+        lowered: gives the graph as it is now, as bytes; None where torch evaluates the policy.
         attributes: makes what gives the changes of attributes since it was made; None where nobody
             has copies.
         called: the policy as Python calls it where it is no graph any more; None where that is an
             error.
-        first: the graph that the workers have been given.
         is_served: each call has any number of rows.
 
     Attributes:
@@ -77,14 +77,14 @@ class Beside:
 
     def __init__(
         self,
-        graph: Callable[[], bytes] | None,
+        lowered: Lowered | None,
         attributes: Callable[[], Callable[[], bytes]] | None,
         called: Called | None = None,
         *,
-        first: bytes | None = None,
         is_served: bool = False,
     ) -> None:
-        self._graph, self._called, self._make_attributes = graph, called, attributes
+        self._graph = None if lowered is None else lowered.graph
+        self._called, self._make_attributes = called, attributes
         self._is_served = is_served
         self.lost: str | None = None
         self.envs: tuple[int, bool] | None = None
@@ -92,10 +92,10 @@ class Beside:
         # Of the learner's thread, and of the one that collects in the background.
         self._lock = threading.RLock()
         self._attributes: Callable[[], bytes] | None = None
-        if graph is None:
+        if lowered is None:
             self.begin_attributes()
-        self._written = [b"" if first is None else first, b"", b""]
-        self._written[1] = b"" if self._attributes is None else self._attributes()
+        own = b"" if self._attributes is None else self._attributes()
+        self._written = [b"" if lowered is None else lowered.first, own, b""]
         # Room for more, such as constants with more digits.
         room = 4096 * (1 + sum(map(len, self._written)) // 1024)
         if called is not None and called.conditions.apart:

@@ -42,6 +42,7 @@ _values = module("windrow.policies.lower.values")
 
 BACKENDS = ("auto", "native", "torch")
 EXPLORATION_TYPES = ("random", "mode", "mean", "deterministic")
+_Often = Literal["once", "each time"]
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class Choice:
     shared: bool = False
     beside: Beside | None = None
     doubt: str | None = None
-    surprise: Literal["once", "each time"] | None = None
+    surprise: _Often | None = None
     has_weights: bool = False
     written: Collection[str] = ()
     audit: Audit | None = None
@@ -241,26 +242,39 @@ def choose(
     one_of(*BACKENDS)("policy_backend", backend)
     if isinstance(policy, Sent):
         return Choice(pickle.loads(policy.pickled), has_weights=True)
-    if factories is None and is_random(policy, env):
-        return Choice(None)
-    if (remote := getattr(policy, "_remote_options", None)) is not None and factories is None:
-        if conditions.device is not None or backend != "auto":
-            raise ValueError(
-                "a RemotePolicy is evaluated where its server is: policy_device and policy_backend must be left out"
-            )
-        return Choice({"remote": remote}, has_weights=True)
-    # As it is where the collector is built, whatever learners set later.
-    conditions = replace(conditions, aggregates=_acting.aggregation())
     if factories is not None:
-        if all(getattr(factory, "makes_random", False) for factory in factories):
-            return Choice(None, source=policy)
-        if backend == "native":
-            raise ValueError(
-                'policy_backend="native": Python calls what policy_factory makes, give the module itself as policy'
-            )
-        made = replace(conditions, made=True)
-        makers = [partial(_called, factory, made) for factory in factories]
-        return Choice(makers, source=policy, has_weights=True)
+        return _made(policy, factories, conditions, backend)
+    if is_random(policy, env):
+        return Choice(None)
+    if hasattr(policy, "_remote_options"):
+        return _remote(policy, conditions, backend)
+    return _evaluated(policy, conditions, backend, env)
+
+
+def _made(
+    policy: Any, factories: Sequence[Callable[[], Any]], conditions: Conditions, backend: str
+) -> Choice:
+    if all(getattr(factory, "makes_random", False) for factory in factories):
+        return Choice(None, source=policy)
+    if backend == "native":
+        raise ValueError(
+            'policy_backend="native": Python calls what policy_factory makes, give the module itself as policy'
+        )
+    made = replace(conditions, aggregates=_acting.aggregation(), made=True)
+    makers = [partial(_called, factory, made) for factory in factories]
+    return Choice(makers, source=policy, has_weights=True)
+
+
+def _remote(policy: Any, conditions: Conditions, backend: str) -> Choice:
+    if conditions.device is not None or backend != "auto":
+        raise ValueError(
+            "a RemotePolicy is evaluated where its server is: policy_device and policy_backend must be left out"
+        )
+    return Choice({"remote": policy._remote_options}, has_weights=True)
+
+
+def _evaluated(policy: Any, conditions: Conditions, backend: str, env: object) -> Choice:
+    """In Rust if that is possible, otherwise in torch."""
     called: Any = (
         _onnx.policy_of(policy, backend) if is_model(policy) else _predictors.adapted(policy)
     )
@@ -268,84 +282,74 @@ def choose(
         raise TypeError(
             f"expected a policy that can be called, or a model with a method predict, got {type(called).__name__}"
         )
-    return _lowered_or_called(policy, called, conditions, backend, env)
-
-
-def _lowered_or_called(
-    policy: object, called: Any, conditions: Conditions, backend: str, env: object
-) -> Choice:
-    """The form in which the engine evaluates ``called``, which was made of ``policy``: in Rust if
-    possible.
-    """
     if backend == "native" and conditions.device is not None:
         raise ValueError("a native policy runs on the CPU: policy_device must be left out")
-    conditions = _placed(called, conditions, backend)
-    on_cpu = conditions.device is None or conditions.device.type == "cpu"
-    source = _source(called, conditions)
-    lowered = doubt = surprise = None
-    if backend != "torch" and on_cpu:
-        try:
-            found = _lower.lower(called, conditions, env)
-            if conditions.served and found.core["rows"] != [[1, None]]:
-                raise _values.NotLowerable(
-                    "it takes other branches for other numbers of rows, and is served"
-                )
-            lowered, source = found, found.source
-        except _values.NotLowerable as reason:
-            doubt = (getattr(called, "reason", None) if is_model(policy) else None) or str(reason)
-            if backend == "native":
-                raise ValueError(f'policy_backend="native": {doubt}') from None
-            surprise = _surprise(called, reason)
-            called = _onnx.in_python(called)
-            source = _source(called, conditions)
+    # As it is where the collector is built, whatever learners set later.
+    given = replace(conditions, aggregates=_acting.aggregation())
+    placed = _placed(called, given, backend)
+    if backend == "torch" or getattr(placed.device, "type", "cpu") != "cpu":
+        return _form(called, placed)
+    try:
+        lowered = _lower.lower(called, placed, env)
+        if placed.served and lowered.core["rows"] != [[1, None]]:
+            raise _values.NotLowerable(
+                "it takes other branches for other numbers of rows, and is served"
+            )
+    except _values.NotLowerable as reason:
+        doubt = (getattr(called, "reason", None) if is_model(policy) else None) or str(reason)
+        if backend == "native":
+            raise ValueError(f'policy_backend="native": {doubt}') from None
+        surprise = _surprise(called, reason)
+    else:
+        return _form(called, placed, lowered, gives_way=backend != "native")
+    return _form(_onnx.in_python(called), placed, doubt=doubt, surprise=surprise)
+
+
+def _form(
+    called: Any,
+    placed: Conditions,
+    lowered: Lowered | None = None,
+    *,
+    gives_way: bool = False,
+    doubt: str | None = None,
+    surprise: _Often | None = None,
+) -> Choice:
+    """A policy as its graph, which ``gives_way`` to Python where it does not hold any more, or as
+    what makes those that torch evaluates.
+    """
     is_module = isinstance(called, torch.nn.Module)
+    source = _source(called, placed) if lowered is None else lowered.source
     # A function of this process is called itself, with the modules that it holds.
-    is_copied = is_module or conditions.apart or lowered is not None
-    conditions = replace(
-        conditions,
-        copies=is_copied and (conditions.threads or not _lies_on(source, conditions.device)),
-    )
-    if not conditions.copies:
-        conditions = replace(conditions, source=source)
-    _check_copies(called, conditions)
-    instead = (
-        None if lowered is None or backend == "native" else _instead.Called(called, conditions)
-    )
-    beside = _state_beside(called, source, conditions, lowered, instead)
-    conditions = replace(
-        conditions, room=len(beside.leaf) if beside is not None and conditions.copies else 0
-    )
-    if lowered is not None and beside is not None:
-        if instead is not None:
-            instead.conditions = conditions
-        return Choice(
-            {
-                **lowered.core,
-                "weights": {**lowered.core["weights"], BESIDE: beside.leaf},
-                "fallback": None if instead is None else [instead],
-            },
-            source=source,
-            shared=source is not None and not conditions.copies,
-            beside=beside,
-            audit=lowered.audit,
-            written=conditions.written,
-        )
-    if on_cpu and conditions.device is not None and is_module:
+    may_copy = is_module or placed.apart or lowered is not None
+    conditions = _copying(called, source, placed, may_copy=may_copy)
+    instead = _instead.Called(called, conditions) if gives_way else None
+    beside, with_room = _state_beside(called, source, conditions, lowered, instead)
+    if instead is not None:
+        instead.conditions = with_room
+    core: Any
+    if lowered is None:
         # Other processes need no GPU for it.
-        called = _torch_policy.copied_module(called).to(conditions.device)
-    first = source if conditions.apart and not is_module else None
+        on_cpu = is_module and placed.device is not None and placed.device.type == "cpu"
+        acts = _torch_policy.copied_module(called).to(placed.device) if on_cpu else called
+        first = source if placed.apart and not is_module else None
+        core = [partial(_called, lambda: acts, with_room, first)]
+    else:
+        weights = {**lowered.core["weights"], BESIDE: beside.leaf}
+        fallback = None if instead is None else [instead]
+        core = {**lowered.core, "weights": weights, "fallback": fallback}
     return Choice(
-        [partial(_called, lambda: called, conditions, first)],
+        core,
         source=source,
         shared=source is not None and not conditions.copies,
         beside=beside,
         doubt=doubt,
         surprise=surprise,
         written=conditions.written,
+        audit=None if lowered is None else lowered.audit,
     )
 
 
-def _surprise(policy: Callable[..., Any], reason: Exception) -> Literal["once", "each time"] | None:
+def _surprise(policy: Callable[..., Any], reason: Exception) -> _Often | None:
     """How often to warn of the ``reason`` why Python calls ``policy``. Nobody expects Rust to
     evaluate a function, nor a module that ``compile_policy`` compiles.
     """
@@ -361,7 +365,7 @@ def unfit(refusal: str) -> str:
     return f"its graph does not fit the environments ({refusal})"
 
 
-def tell_of_python(doubt: str, often: Literal["once", "each time"] = "once") -> None:
+def tell_of_python(doubt: str, often: _Often = "once") -> None:
     """Warns that Python calls the policy."""
     told = f'the policy is called in Python, since {doubt}: policy_backend="torch" says so without this warning'
     if often == "each time":
@@ -378,41 +382,44 @@ def _state_beside(
     policy: Callable[..., Any],
     source: torch.nn.Module | None,
     conditions: Conditions,
-    lowered: Lowered | None,
-    instead: Called | None,
-) -> Beside | None:
+    lowered: Lowered | None = None,
+    instead: Called | None = None,
+) -> tuple[Any, Conditions]:
     """The state that is published beside the weights of ``policy``, which ``instead`` calls where
-    it is no graph any more; None where the policy acts itself.
+    it is no graph any more, and ``conditions`` with room for it; None where the policy acts itself.
     """
     is_copied = isinstance(source, torch.nn.Module) and conditions.copies
     if lowered is None and not is_copied:
-        return None
+        return None, conditions
     evaluates = conditions.evaluates and isinstance(policy, torch.nn.Module)
     attributes = (
         partial(_beside.Attributes, policy, source, evaluates=evaluates, elsewhere=conditions.apart)
         if is_copied
         else None
     )
-    return _beside.Beside(
-        None if lowered is None else lowered.graph,
-        attributes,
-        instead,
-        first=None if lowered is None else lowered.first,
-        is_served=conditions.served,
-    )
+    beside = _beside.Beside(lowered, attributes, instead, is_served=conditions.served)
+    room = len(beside.leaf) if conditions.copies else 0
+    return beside, replace(conditions, room=room)
 
 
-def _check_copies(policy: Callable[..., Any], conditions: Conditions) -> None:
-    """Raises TypeError where workers would act with copies of a module whose lazy layers have no
-    weights yet.
+def _copying(
+    policy: Callable[..., Any], source: object, placed: Conditions, *, may_copy: bool
+) -> Conditions:
+    """``placed`` with whether workers act with copies of ``policy``, or with the module ``source``
+    itself.
+
+    Raises:
+        TypeError: they would act with copies of a module whose lazy layers have no weights yet.
     """
-    lazy = isinstance(policy, torch.nn.Module) and any(
+    if not (may_copy and (placed.threads or not _lies_on(source, placed.device))):
+        return replace(placed, copies=False, source=source)
+    if isinstance(policy, torch.nn.Module) and any(
         map(torch.nn.parameter.is_lazy, policy.parameters())
-    )
-    if lazy and conditions.copies:
+    ):
         raise TypeError(
             "policy has lazy layers, which would get other weights in each copy of it: call it once before, such as by policy(env.reset())"
         )
+    return replace(placed, copies=True)
 
 
 def _placed(policy: Any, conditions: Conditions, backend: str = "auto") -> Conditions:

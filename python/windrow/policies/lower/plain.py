@@ -22,6 +22,7 @@ from windrow.policies.answers import ordered
 from windrow.policies.arguments import arguments_of
 from windrow.policies.lower import rules
 from windrow.policies.lower.inputs import Leaf
+from windrow.policies.lower.operations import ACTIVATIONS
 from windrow.policies.lower.reading import Graph, leaf_of
 from windrow.policies.lower.trace import Trace
 from windrow.policies.lower.values import NotLowerable, Value
@@ -266,34 +267,19 @@ def _layer_norm(writer: _Writer, part: nn.LayerNorm, value: Value) -> Value:
     return rules.layer_norm(writer.trace, value, len(shape), part.eps, part.weight, part.bias)
 
 
-#: Activations of the engine, with the names that their numbers have there and in torch.
-_ACTIVATIONS: dict[str, tuple[str, dict[str, str]]] = {
-    **{
-        name: (name, {})
-        for name in "Tanh ReLU Sigmoid SiLU Mish Hardsigmoid Hardswish LogSigmoid".split()
-    },
-    "ELU": ("ELU", {"alpha": "alpha"}),
-    "CELU": ("CELU", {"alpha": "alpha"}),
-    "LeakyReLU": ("LeakyReLU", {"slope": "negative_slope"}),
-    "Softplus": ("Softplus", {"beta": "beta", "threshold": "threshold"}),
-    "Hardtanh": ("Hardtanh", {"low": "min_val", "high": "max_val"}),
-    "ReLU6": ("Hardtanh", {"low": "min_val", "high": "max_val"}),
-    "Softshrink": ("Softshrink", {"lambda": "lambd"}),
-    "Hardshrink": ("Hardshrink", {"lambda": "lambd"}),
-}
+_ACTIVATIONS = {name: row for row in ACTIVATIONS for name in row.layers.split()}
 
 
 @_layer("torch.nn.modules.activation", "GELU", *_ACTIVATIONS)
 def _activation(writer: _Writer, part: Any, value: Value) -> Value:
     if type(part) is nn.GELU:
-        return writer.trace.activation(
-            {"none": "GELU", "tanh": "GELUTanh"}[part.approximate], value
-        )
+        name = {"none": "GELU", "tanh": "GELUTanh"}[part.approximate]
+        return writer.trace.activation(name, value)
     if getattr(part, "inplace", False) and value.node in writer.kept:
         raise NotLowerable(f"{type(part).__name__} writes into what others read")
-    name, numbers = _ACTIVATIONS[type(part).__name__]
-    given = {own: float(getattr(part, theirs)) for own, theirs in numbers.items()}
-    return writer.trace.activation({name: given} if given else name, value)
+    row = _ACTIVATIONS[type(part).__name__]
+    numbers = {own: float(getattr(part, theirs)) for own, theirs in row.numbers.items()}
+    return writer.trace.activation(row.name, value, **numbers)
 
 
 @_layer("tensordict.nn.distributions.continuous", "NormalParamExtractor")
@@ -302,15 +288,15 @@ def _normal(writer: _Writer, part: Any, value: Value) -> tuple[Value, ...]:
         raise NotLowerable(f"halves of shape {list(value.shape[1:])}")
     trace, mapping, kind = writer.trace, part.scale_mapping, type(part.scale_mapping)
     loc, scale = (trace.move(lambda placed, i=i: placed.chunk(2, -1)[i], value) for i in (0, 1))
-    softplus = {"Softplus": {"beta": 1.0, "threshold": 20.0}}
+    softplus = {"beta": 1.0, "threshold": 20.0}
     if mapping is torch.exp:
         scale = trace.map("Exp", scale)
     elif mapping is nn.functional.softplus:
-        scale = trace.activation(softplus, scale)
+        scale = trace.activation("Softplus", scale, **softplus)
     elif mapping is torch.relu:
         scale = trace.activation("ReLU", scale)
     elif (kind.__module__, kind.__name__) == ("tensordict.nn.utils", "biased_softplus"):
-        scale = trace.activation(softplus, trace.zip("Add", scale, mapping.bias))
+        scale = trace.activation("Softplus", trace.zip("Add", scale, mapping.bias), **softplus)
         scale = trace.zip("Add", scale, mapping.min_val)
     else:
         raise NotLowerable("a scale that is mapped in another way")

@@ -20,6 +20,7 @@ Op = str | dict[str, Any]
 Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)
 FLAG: Range = (0.0, 1.0)
+POSITIVE: Range = (0.0, math.inf)
 #: Integers up to here are exact in float32, and differ from all larger ones there.
 EXACT: Range = (1.0 - 2**24, 2.0**24 - 1)
 
@@ -44,122 +45,73 @@ def is_within(own: Range, limits: Range) -> bool:
     return limits[0] <= own[0] and own[1] <= limits[1]
 
 
-def of(op: Op, sources: Sequence[Range]) -> Range:
-    """The numbers that the operation ``op`` of a graph makes of such numbers."""
-    name, given = next(iter(op.items())) if isinstance(op, dict) else (op, None)
-    with np.errstate(all="ignore"):
-        low, high = _of(name, given, sources)
-    return ANY if math.isnan(low) or math.isnan(high) else (low, high)
-
-
-def _of(name: str, given: Any, sources: Sequence[Range]) -> Range:
-    if name == "Constant":
+def of_others(kind: str, given: Any, sources: Sequence[Range]) -> Range:
+    """The numbers of a node that computes nothing with numbers alone, such as one that moves or
+    draws them.
+    """
+    if kind == "Constant":
         numbers = np.array(given, np.uint32).view(np.float32)
         return ANY if np.isnan(numbers).any() else (float(numbers.min()), float(numbers.max()))
-    if name == "Map":
-        return _mapped(given, *sources[0])
-    if name == "Zip":
-        return _zipped(given, *sources)
-    if name in ("Where", "Take"):
-        own = sources[1:] if name == "Where" else sources
+    if kind in ("Where", "Take"):
+        own = sources[1:] if kind == "Where" else sources
         return min(low for low, _ in own), max(high for _, high in own)
-    if name == "Reduce":
-        return _reduced(given[0], given[1], sources[0])
-    if name in ("Lookup", "Gather"):
+    if kind in ("Lookup", "Gather"):
         return sources[0]
-    if name == "Pick":
+    if kind == "Pick":
         return 0.0, given - 1.0
-    if name == "Noise" and given[0] == "Uniform":
+    if kind == "Noise" and given[0] == "Uniform":
         return 0.0, 1.0 - 2.0**-24
-    if name == "Softmax":
+    if kind == "Softmax":
         return 0.0, 1.0 + 1e-5
-    return (0.0, math.inf) if name == "Gamma" else ANY
+    return POSITIVE if kind == "Gamma" else ANY
 
 
-#: Functions that keep an order.
-RISING: dict[str, Callable[[np.float32], Any]] = {
-    "Floor": np.floor,
-    "Ceil": np.ceil,
-    "Round": np.round,
-    "Trunc": np.trunc,
-    "Sign": np.sign,
-    "Sqrt": lambda x: np.sqrt(np.maximum(x, 0)),
-}
-#: Results that are bounded, whatever is given.
-BOUNDED: dict[str, Range] = {
-    "Not": FLAG,
-    "Isnan": FLAG,
-    "Sin": (-1.0, 1.0),
-    "Cos": (-1.0, 1.0),
-    "Erf": (-1.0, 1.0),
-    "Exp": (0.0, math.inf),
-    "Sigmoid": FLAG,
-    "Hardsigmoid": FLAG,
-    # An approximation.
-    "Tanh": (-1.0 - 1e-6, 1.0 + 1e-6),
-    "Softsign": (-1.0, 1.0),
-}
+# Ranges of operations that compute, for the rows of :mod:`windrow.policies.lower.operations`.
 
 
-def _mapped(function: Any, low: float, high: float) -> Range:
-    if isinstance(function, dict):
-        function = function["Activation"]
-    name, numbers = next(iter(function.items())) if isinstance(function, dict) else (function, {})
-    if name in BOUNDED:
-        return BOUNDED[name]
-    if name in RISING:
-        return float(RISING[name](np.float32(low))), float(RISING[name](np.float32(high)))
-    if name == "Neg":
-        return -high, -low
-    if name in ("Abs", "Square"):
-        ends = (abs(low), abs(high))
-        least, most = 0.0 if low <= 0 <= high else min(ends), max(ends)
-        return (least, most) if name == "Abs" else rounded((least * least, most * most))
-    if name == "ReLU":
-        return max(low, 0.0), max(high, 0.0)
-    if name == "Hardtanh":
-        return numbers["low"], numbers["high"]
-    return ANY
+def rising(function: Callable[[np.float32], Any]) -> Callable[[Range], Range]:
+    """The range of a function that keeps an order."""
+    return lambda own: (float(function(np.float32(own[0]))), float(function(np.float32(own[1]))))
 
 
-FLAGS = {"Eq", "Ne", "Lt", "Le", "Gt", "Ge", "And", "Or"}
-CORNERS: dict[str, Callable[[float, float], float]] = {
-    "Add": lambda a, b: a + b,
-    "Sub": lambda a, b: a - b,
-    "Mul": lambda a, b: a * b,
-    "Div": lambda a, b: a / b,
-    "Max": max,
-    "Min": min,
-}
+def magnitude(own: Range) -> Range:
+    ends = abs(own[0]), abs(own[1])
+    return 0.0 if own[0] <= 0 <= own[1] else min(ends), max(ends)
 
 
-def _zipped(kind: str, a: Range, b: Range) -> Range:
-    if kind in FLAGS:
-        return FLAG
-    if kind == "Remainder":
-        return min(b[0], 0.0), max(b[1], 0.0)
-    if kind not in CORNERS or (kind == "Div" and b[0] <= 0 <= b[1]):
+def square(own: Range) -> Range:
+    least, most = magnitude(own)
+    return rounded((least * least, most * most))
+
+
+def corners(function: Callable[[float, float], float]) -> Callable[[Range, Range], Range]:
+    """The range of a function of two numbers that is largest and smallest at ends of theirs."""
+
+    def of(a: Range, b: Range) -> Range:
+        ends = [function(x, y) for x, y in itertools.product(a, b)]
+        return ANY if any(map(math.isnan, ends)) else rounded((min(ends), max(ends)))
+
+    return of
+
+
+def quotient(a: Range, b: Range) -> Range:
+    return ANY if b[0] <= 0 <= b[1] else corners(lambda x, y: x / y)(a, b)
+
+
+def remainder(a: Range, b: Range) -> Range:
+    return min(b[0], 0.0), max(b[1], 0.0)
+
+
+def total(own: Range, run: int) -> Range:
+    """The range of a sum: sums of integers are exact, others are rounded."""
+    (low, high), most = own, max(abs(own[0]), abs(own[1]))
+    exact = float(low).is_integer() and float(high).is_integer() and run * most <= 2**24
+    spare = 0.0 if exact else 1e-5 * run * most
+    return low * run - spare, high * run + spare
+
+
+def product(own: Range, run: int) -> Range:
+    most = max(abs(own[0]), abs(own[1]))
+    if most > 1 and not math.log2(most) * run < 120:
         return ANY
-    ends = [CORNERS[kind](x, y) for x, y in itertools.product(a, b)]
-    return ANY if any(map(math.isnan, ends)) else rounded((min(ends), max(ends)))
-
-
-def _reduced(kind: str, run: int, own: Range) -> Range:
-    low, high = own
-    if kind in ("Max", "Min"):
-        return own
-    if kind.startswith("Arg"):
-        return 0.0, run - 1.0
-    if kind == "Sum":
-        # Sums of integers are exact, others are rounded.
-        exact = (
-            float(low).is_integer()
-            and float(high).is_integer()
-            and run * max(abs(low), abs(high)) <= 2**24
-        )
-        spare = 0.0 if exact else 1e-5 * run * max(abs(low), abs(high))
-        return low * run - spare, high * run + spare
-    most = max(abs(low), abs(high))
-    if kind == "Prod" and (most <= 1 or math.log2(most) * run < 120):
-        return (0.0 if low >= 0 else -max(most, most**run)), max(most, most**run)
-    return ANY
+    return 0.0 if own[0] >= 0 else -max(most, most**run), max(most, most**run)

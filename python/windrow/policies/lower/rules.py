@@ -13,27 +13,32 @@ from typing import Any
 
 import torch
 
+from windrow.policies.lower.operations import REDUCTIONS, TABLE, Row
 from windrow.policies.lower.trace import Trace
 from windrow.policies.lower.values import (
-    ELEMENT,
-    MOVING,
-    ROW,
+    INTEGERS,
+    NONE,
     RULES,
-    SOURCE,
     Found,
+    Integers,
     Operand,
     Operation,
     Value,
 )
 
 Rule = Callable[[Trace, Operation], Found]
+KEPT, COMPUTED = Integers.KEPT, Integers.COMPUTED
+CAST = KEPT | Integers.SIGNED | Integers.CAST
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Makes a function the rule of these operations."""
+def rule(*names: str, integers: Integers = NONE) -> Callable[[Rule], Rule]:
+    """Makes a function the rule of these operations. What they do with integers is said by their
+    row, if they have one.
+    """
 
     def add(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
+        INTEGERS.update(dict.fromkeys(names, integers))
         return function
 
     return add
@@ -42,7 +47,15 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 # Moving
 
 
-@rule(*MOVING)
+@rule(
+    *(
+        "view _unsafe_view reshape _reshape_alias unsqueeze squeeze expand t transpose permute "
+        "select slice split split_with_sizes unbind alias detach clone contiguous repeat flip "
+        "roll movedim diagonal unfold narrow lift_fresh lift cat stack chunk unsafe_chunk "
+        "unsafe_split expand_copy"
+    ).split(),
+    integers=Integers.MOVED,
+)
 def _moved(trace: Trace, op: Operation) -> Found:
     first, *rest = op.args
     many = isinstance(first, (list, tuple))
@@ -57,20 +70,14 @@ def _moved(trace: Trace, op: Operation) -> Found:
     ]
     moved = op.func(placed if many else placed[0], *rest, **op.kwargs)
     several = isinstance(moved, (list, tuple))
-    nodes = torch.tensor([0 if value is None else value.node for value in values])
-    results: list[Value | None] = []
-    for one in moved if several else [moved]:
-        if not one.numel():
-            results.append(None)
-            continue
-        table, shape, batch = trace.by_row(one, None)
-        results.append(
-            Value(trace.taken((nodes[table >> SOURCE] << ROW) | (table & ELEMENT)), shape, batch)
-        )
+    nodes = [0 if value is None else value.node for value in values]
+    results = [
+        trace.moved(one, nodes) if one.numel() else None for one in (moved if several else [moved])
+    ]
     return results if several else results[0]
 
 
-@rule("_to_copy", "to")
+@rule("_to_copy", "to", integers=CAST)
 def _cast(trace: Trace, op: Operation) -> Value:
     return _as_type(trace, op("self"), op.out.dtype)
 
@@ -86,12 +93,12 @@ def _as_type(trace: Trace, x: torch.Tensor, dtype: torch.dtype) -> Value:
     )
 
 
-@rule("copy")
+@rule("copy", integers=CAST)
 def _copy(trace: Trace, op: Operation) -> Value:
     return trace.spread(_as_type(trace, op("src"), op.out.dtype), op.out.shape)
 
 
-@rule("index")
+@rule("index", integers=KEPT)
 def _index(trace: Trace, op: Operation) -> Found:
     x, indices = op("self"), op("indices")
     given = [index for index in indices if index is not None]
@@ -131,7 +138,7 @@ def _index_select(trace: Trace, op: Operation) -> Found:
     return _moved(trace, op)
 
 
-@rule("embedding")
+@rule("embedding", integers=KEPT)
 def _embedding(trace: Trace, op: Operation) -> Value:
     return _looked_up(trace, trace.of(op("weight")), trace.of(op("indices")), op.out.shape)
 
@@ -143,7 +150,7 @@ def _looked_up(trace: Trace, table: Value, places: Value, shape: Sequence[int]) 
     return trace.like({"Lookup": math.prod(table.shape[1:])}, [table, places], shape, places.batch)
 
 
-@rule("gather")
+@rule("gather", integers=KEPT)
 def _gather(trace: Trace, op: Operation) -> Value:
     x, index = op("self"), op("index")
     ndim = x.dim()
@@ -164,7 +171,7 @@ def _gather(trace: Trace, op: Operation) -> Value:
     return trace.move(lambda placed: placed.permute([order.index(d) for d in range(ndim)]), result)
 
 
-@rule("nll_loss_forward")
+@rule("nll_loss_forward", integers=KEPT)
 def _nll_loss(trace: Trace, op: Operation) -> Found:
     x = op("self")
     if op("reduction") != 0 or op("weight") is not None or x.dim() != 2:
@@ -177,54 +184,6 @@ def _nll_loss(trace: Trace, op: Operation) -> Found:
 
 
 # Element by element
-
-FUNCTIONS: dict[str, Any] = {
-    name: name.capitalize()
-    for name in (
-        "abs neg sign exp expm1 log log1p sqrt rsqrt reciprocal floor ceil round trunc sin cos erf erfinv isnan square lgamma digamma".split()
-    )
-} | {"logical_not": "Not"}
-ACTIVATIONS = {
-    "tanh": "Tanh",
-    "relu": "ReLU",
-    "sigmoid": "Sigmoid",
-    "silu": "SiLU",
-    "mish": "Mish",
-    "hardsigmoid": "Hardsigmoid",
-    "hardswish": "Hardswish",
-    "selu": "SELU",
-}
-#: Activations with numbers, and the names of these in torch and in the engine.
-SHAPED = {
-    "leaky_relu": ("LeakyReLU", {"slope": "negative_slope"}),
-    "celu": ("CELU", {"alpha": "alpha"}),
-    "softplus": ("Softplus", {"beta": "beta", "threshold": "threshold"}),
-    "hardtanh": ("Hardtanh", {"low": "min_val", "high": "max_val"}),
-    "softshrink": ("Softshrink", {"lambda": "lambd"}),
-    "hardshrink": ("Hardshrink", {"lambda": "lambd"}),
-    "threshold": ("Threshold", {"threshold": "threshold", "value": "value"}),
-}
-
-
-def _mapped(function: Any) -> Rule:
-    return lambda trace, op: trace.map(function, trace.of(op("self")))
-
-
-def _shaped(name: str, numbers: dict[str, str]) -> Rule:
-    def add(trace: Trace, op: Operation) -> Value:
-        return trace.activation(
-            {name: {own: float(op(theirs)) for own, theirs in numbers.items()}},
-            trace.of(op("self")),
-        )
-
-    return add
-
-
-RULES.update({name: _mapped(function) for name, function in FUNCTIONS.items()})
-RULES.update(
-    {name: _mapped({"Activation": activation}) for name, activation in ACTIVATIONS.items()}
-)
-RULES.update({name: _shaped(*activation) for name, activation in SHAPED.items()})
 
 
 @rule("round")
@@ -252,11 +211,11 @@ def _gelu(trace: Trace, op: Operation) -> Value:
 def _elu(trace: Trace, op: Operation) -> Value:
     value, alpha, scale, rate = trace.of(op("self")), op("alpha"), op("scale"), op("input_scale")
     if rate == 1:
-        result = trace.activation({"ELU": {"alpha": alpha}}, value)
+        result = trace.activation("ELU", value, alpha=alpha)
         return result if scale == 1 else trace.zip("Mul", result, scale)
     if not math.isclose(alpha * rate, 1.0, rel_tol=1e-6) or scale != 1:
         trace.refuse("elu with another input_scale than that of celu")
-    return trace.activation({"CELU": {"alpha": alpha}}, value)
+    return trace.activation("CELU", value, alpha=alpha)
 
 
 @rule("_prelu_kernel")
@@ -272,35 +231,12 @@ def _log_sigmoid(trace: Trace, op: Operation) -> Found:
     return [trace.activation("LogSigmoid", trace.of(op("self"))), None]
 
 
-@rule("clamp", "clamp_min", "clamp_max")
+@rule("clamp", "clamp_min", "clamp_max", integers=KEPT | COMPUTED)
 def _clamp(trace: Trace, op: Operation) -> Value:
     value = trace.of(op("self"))
     for kind, bound in (("Max", op("min", None)), ("Min", op("max", None))):
         value = value if bound is None else trace.zip(kind, value, bound)
     return value
-
-
-ZIPS = {
-    "maximum": "Max",
-    "minimum": "Min",
-    "eq": "Eq",
-    "ne": "Ne",
-    "lt": "Lt",
-    "le": "Le",
-    "gt": "Gt",
-    "ge": "Ge",
-    "logical_and": "And",
-    "logical_or": "Or",
-    "mul": "Mul",
-    "xlogy": "Xlogy",
-}
-
-
-def _zipped(kind: str) -> Rule:
-    return lambda trace, op: trace.zip(kind, op("self"), op("other"))
-
-
-RULES.update({name: _zipped(kind) for name, kind in ZIPS.items()})
 
 
 @rule("pow")
@@ -316,7 +252,7 @@ def _pow(trace: Trace, op: Operation) -> Value:
     return trace.zip("Pow", op("self"), op("exponent"))
 
 
-@rule("bitwise_and", "bitwise_or", "bitwise_xor")
+@rule("bitwise_and", "bitwise_or", "bitwise_xor", integers=COMPUTED)
 def _bitwise(trace: Trace, op: Operation) -> Value:
     if op.out.dtype != torch.bool:
         trace.refuse("bits of integers")
@@ -389,18 +325,10 @@ def _lerp(trace: Trace, op: Operation) -> Value:
     return trace.zip("Add", a, trace.zip("Mul", trace.zip("Sub", b, a), op("weight")))
 
 
-@rule("where")
+@rule("where", "masked_fill", integers=KEPT | COMPUTED)
 def _where(trace: Trace, op: Operation) -> Value:
-    return trace.each(
-        "Where", [trace.of(op(name)) for name in ("condition", "self", "other")], op.out.shape
-    )
-
-
-@rule("masked_fill")
-def _masked_fill(trace: Trace, op: Operation) -> Value:
-    return trace.each(
-        "Where", [trace.of(op(name)) for name in ("mask", "value", "self")], op.out.shape
-    )
+    names = ("condition", "self", "other") if op.name == "where" else ("mask", "value", "self")
+    return trace.each("Where", [trace.of(op(name)) for name in names], op.out.shape)
 
 
 @rule("atanh")
@@ -437,13 +365,14 @@ def _nan_to_num(trace: Trace, op: Operation) -> Value:
     return value
 
 
-@rule("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "fill", "zero")
+@rule("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "zero")
 def _alike(trace: Trace, op: Operation) -> Value:
-    return (
-        trace.spread(trace.of(op("value")), op.out.shape)
-        if op.name == "fill"
-        else trace.constant(op.out)
-    )
+    return trace.constant(op.out)
+
+
+@rule("fill", integers=KEPT)
+def _fill(trace: Trace, op: Operation) -> Value:
+    return trace.spread(trace.of(op("value")), op.out.shape)
 
 
 @rule("empty_like", "new_empty")
@@ -453,18 +382,10 @@ def _empty(trace: Trace, op: Operation) -> None:
 
 # Along dimensions
 
-REDUCTIONS = {
-    "sum": "Sum",
-    "prod": "Prod",
-    "amax": "Max",
-    "amin": "Min",
-    "logsumexp": "Logsumexp",
-    "any": "Max",
-    "all": "Min",
-}
+_REDUCED = {name: row.name for row in REDUCTIONS for name in row.torch.split()}
 
 
-@rule(*REDUCTIONS, "mean")
+@rule(*_REDUCED, "mean")
 def _reduce(trace: Trace, op: Operation) -> Value | None:
     x, dim = op("self"), op("dim", None)
     value = trace.of(x)
@@ -476,7 +397,7 @@ def _reduce(trace: Trace, op: Operation) -> Value | None:
     elif not op.out.dtype.is_floating_point:
         # Rounded before it is added up.
         value = _as_type(trace, x, op.out.dtype)
-    result = trace.reduce(REDUCTIONS.get(op.name, "Sum"), value, dim, op("keepdim", False))
+    result = trace.reduce(_REDUCED.get(op.name, "Sum"), value, dim, op("keepdim", False))
     return trace.zip("Div", result, x.numel() // op.out.numel()) if op.name == "mean" else result
 
 
@@ -722,3 +643,28 @@ def _lstm_layer(trace: Trace, op: Operation) -> Found:
         ),
         None,
     ]
+
+
+# Rows
+
+
+def _computed(kind: str, row: Row) -> Rule:
+    """The rule of operations that have no more options than the numbers of their row."""
+
+    def found(trace: Trace, op: Operation) -> Value:
+        if kind == "Zip":
+            return trace.zip(row.name, op("self"), op("other"))
+        value = trace.of(op("self"))
+        if kind == "Map":
+            return trace.map(row.name, value)
+        numbers = {own: float(op(theirs)) for own, theirs in row.numbers.items()}
+        return trace.activation(row.name, value, **numbers)
+
+    return found
+
+
+for _kind, _rows in TABLE.items():
+    for _row in _rows:
+        for _name in _row.torch.split():
+            RULES.setdefault(_name, _computed(_kind, _row))
+            INTEGERS[_name] = _row.integers

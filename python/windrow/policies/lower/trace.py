@@ -20,21 +20,17 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from windrow import _fence
 from windrow.policies.lower import ranges
+from windrow.policies.lower.operations import range_of
 from windrow.policies.lower.values import (
-    CASTING,
-    COMPARING,
-    COMPUTING,
     DTYPES,
     ELEMENT,
-    KEEPING,
     LARGEST_STATE,
-    MOVING,
     NOTHING,
     ROW,
     RULES,
-    SIGNED,
     SOURCE,
     Along,
+    Integers,
     NotLowerable,
     Operand,
     Operation,
@@ -101,7 +97,7 @@ class Trace(TorchDispatchMode):
         self._varying.append(own or any(self._varying[source] for source in sources))
         self.nodes.append((op, tuple(sources)))
         self.sizes.append(size)
-        self.ranges.append(ranges.of(op, [self.ranges[source] for source in sources]))
+        self.ranges.append(range_of(op, [self.ranges[source] for source in sources]))
         if self._is_exact:
             self.claim("integers", (len(self.nodes) - 1, ranges.EXACT))
 
@@ -252,13 +248,9 @@ class Trace(TorchDispatchMode):
     def _check_read(self, op: Operation) -> bool:
         """Whether ``op`` reads and gives integers alone, which have to be exact from here on."""
         outs = list(_tensors(op.out))
-        if (
-            op.name not in CASTING
-            and op.name not in MOVING
-            and any(
-                tensor.dtype == torch.float64 and tensor.dim()
-                for tensor in _tensors((op.args, op.kwargs))
-            )
+        if not op.integers & (Integers.CAST | Integers.MOVED) and any(
+            tensor.dtype == torch.float64 and tensor.dim()
+            for tensor in _tensors((op.args, op.kwargs))
         ):
             self.refuse(f"{op.name} of float64")
         if not outs or any(out.dtype.is_floating_point for out in outs):
@@ -270,9 +262,9 @@ class Trace(TorchDispatchMode):
         ]
         if any(tensor.dtype.is_floating_point for tensor in tensors) or float in map(type, numbers):
             return False
-        is_kept = op.name in KEEPING or op.name in MOVING
-        if op.name in COMPUTING:
-            dtype = torch.result_type(*op.args[:2]) if op.name in COMPARING else outs[0].dtype
+        is_compared = bool(op.integers & Integers.COMPARED)
+        if is_compared or op.integers & Integers.COMPUTED:
+            dtype = torch.result_type(*op.args[:2]) if is_compared else outs[0].dtype
             limits = ranges.rounded(ranges.of_dtype(dtype))
             read = [
                 self.of(given).node
@@ -280,27 +272,27 @@ class Trace(TorchDispatchMode):
             ]
             for node in read:
                 self.claim(f"{op.name} of {dtype} reads integers", (node, limits))
-            if op.name in COMPARING and len(read) == 2:
+            if is_compared and len(read) == 2:
                 self.claim("comparisons of integers", *((node, ranges.EXACT) for node in read))
                 return False
-        if not is_kept:
-            for tensor in tensors:
-                self.claim(f"{op.name} of integers", (self.of(tensor).node, ranges.EXACT))
-        return not is_kept
+        if op.integers & (Integers.KEPT | Integers.MOVED):
+            return False
+        for tensor in tensors:
+            self.claim(f"{op.name} of integers", (self.of(tensor).node, ranges.EXACT))
+        return True
 
     def _check_result(self, op: Operation, tensor: torch.Tensor, value: Value) -> Value:
         """``value``, which is shown to be in the range of ``tensor``."""
         whole = ranges.of_dtype(tensor.dtype)
         exact = max(whole[0], ranges.EXACT[0]), min(whole[1], ranges.EXACT[1])
         claims = [(value.node, exact)]
-        is_kept = op.name in KEEPING or op.name in MOVING
-        if is_kept and not any(
+        if op.integers & (Integers.KEPT | Integers.MOVED) and not any(
             given.dtype.is_floating_point for given in _tensors((op.args, op.kwargs))
         ):
             claims.append((value.node, ranges.rounded(whole)))
         self.claim(f"{op.name} gives {str(tensor.dtype).removeprefix('torch.')}", *claims)
         sources = self.nodes[value.node][1]
-        if op.name not in SIGNED or (
+        if not op.integers & Integers.SIGNED or (
             op.name != "neg" and all(self.ranges[source][0] >= 0 for source in sources)
         ):
             return value
@@ -321,7 +313,7 @@ class Trace(TorchDispatchMode):
             if node in self._bounds:
                 free[node] = self._bounds[node][1]
             elif sources:
-                free[node] = ranges.of(op, [free[source] for source in sources])
+                free[node] = range_of(op, [free[source] for source in sources])
         return not all(
             any(ranges.is_within(free[node], limits) for node, limits in claim)
             for claim in self._claims
@@ -354,12 +346,15 @@ class Trace(TorchDispatchMode):
     ) -> Value:
         """What ``function`` makes of ``values``, where it moves and copies elements alone."""
         placed = function(*(self.places(value, number) for number, value in enumerate(values)))
-        table, shape, found = self.by_row(placed, batch)
-        nodes = torch.tensor([value.node for value in values])
-        table = (nodes[table >> SOURCE] << ROW) | (table & ELEMENT)
-        return Value(self.taken(table), shape, found)
+        return self.moved(placed, [value.node for value in values], batch)
 
-    def by_row(
+    def moved(self, placed: torch.Tensor, nodes: Sequence[int], batch: int | None = None) -> Value:
+        """The value whose elements are at the places ``placed`` of ``nodes``."""
+        table, shape, found = self._by_row(placed, batch)
+        table = (torch.tensor(nodes)[table >> SOURCE] << ROW) | (table & ELEMENT)
+        return Value(self._taken(table), shape, found)
+
+    def _by_row(
         self, placed: torch.Tensor, batch: int | None
     ) -> tuple[torch.Tensor, tuple[int, ...], int | None]:
         """One row of ``placed``, its shape, and the dimension that rows are along; ``batch`` where
@@ -391,7 +386,7 @@ class Trace(TorchDispatchMode):
             *(Along(dim, many) for dim, many in times if shape[dim] // self.rows % many == 0),
         ]
 
-    def taken(self, table: torch.Tensor) -> int:
+    def _taken(self, table: torch.Tensor) -> int:
         """The node with the elements of ``table``: node and element for each."""
         for node in (table >> ROW).unique().tolist():
             inner = self.tables.get(node)
@@ -455,8 +450,8 @@ class Trace(TorchDispatchMode):
             return self.of(a)
         return self.each({"Zip": kind}, [self.of(a), self.of(b)])
 
-    def activation(self, name: Any, value: Value) -> Value:
-        return self.map({"Activation": name}, value)
+    def activation(self, name: str, value: Value, /, **numbers: Any) -> Value:
+        return self.map({"Activation": {name: numbers} if numbers else name}, value)
 
     def runs(
         self,
@@ -621,7 +616,8 @@ class Trace(TorchDispatchMode):
             if value is None:
                 continue
             if tensor.dtype not in DTYPES and (
-                tensor.dtype != torch.float64 or (self.varies(value.node) and op.name not in MOVING)
+                tensor.dtype != torch.float64
+                or (self.varies(value.node) and not op.integers & Integers.MOVED)
             ):
                 self.refuse(f"{name} gives {tensor.dtype}")
             if tuple(tensor.shape) != value.shape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,43 +21,35 @@ SOURCE, ROW = 48, 32
 ELEMENT = (1 << ROW) - 1
 
 
-#: What each operation is in a graph, by its name; see ``windrow.policies.lower.rules``.
+class Integers(enum.Flag):
+    """What an operation of torch does with integers.
+
+    Attributes:
+        MOVED: it moves elements alone.
+        KEPT: it gives the same for the nearest float32: it moves numbers, keeps their order, or
+            asks for the sign alone.
+        SIGNED: it may give -0.
+        CAST: it reads float64, and rounds it.
+        COMPUTED: it computes in the type that it gives, where it reads nothing but integers.
+        COMPARED: it compares two, one of which may be the nearest float32 if the other is exact.
+    """
+
+    MOVED = enum.auto()
+    KEPT = enum.auto()
+    SIGNED = enum.auto()
+    CAST = enum.auto()
+    COMPUTED = enum.auto()
+    COMPARED = enum.auto()
+
+
+#: It does nothing with them that is exact whatever they are.
+NONE = Integers(0)
+
+
+#: What each operation is in a graph, and does with integers, by its name; see
+#: ``windrow.policies.lower.rules``.
 RULES: dict[str, Callable[[Any, Any], Any]] = {}
-#: Operations that move elements alone.
-MOVING = set(
-    (
-        "view _unsafe_view reshape _reshape_alias unsqueeze squeeze expand t transpose permute "
-        "select slice split split_with_sizes unbind alias detach clone contiguous repeat flip "
-        "roll movedim diagonal unfold narrow lift_fresh lift cat stack chunk unsafe_chunk "
-        "unsafe_split expand_copy"
-    ).split()
-)
-#: Operations of integers that give the same for the nearest float32: they move numbers, keep their
-#: order, or ask for the sign alone.
-KEEPING = set(
-    (
-        "_to_copy to copy clamp clamp_min clamp_max maximum minimum amax amin where masked_fill "
-        "index embedding gather nll_loss_forward sign any all logical_not logical_and logical_or "
-        "fill"
-    ).split()
-)
-#: Those that may give -0.
-SIGNED = set(
-    "_to_copy to copy neg mul div floor_divide remainder pow prod round trunc floor ceil".split()
-)
-#: Those that read float64, and round it.
-CASTING = {"_to_copy", "to", "copy"}
-#: Those of two integers, one of which may be the nearest float32 if the other is exact.
-COMPARING = {"eq", "ne", "lt", "le", "gt", "ge"}
-#: Those that compute in the type that they give, where they read nothing but integers.
-COMPUTING = COMPARING | set(
-    (
-        "add sub rsub mul pow floor_divide remainder div clamp clamp_min clamp_max maximum minimum "
-        "where masked_fill bitwise_and bitwise_or bitwise_xor"
-    ).split()
-)
-
-
+INTEGERS: dict[str, Integers] = {}
 #: What integers that a policy keeps may be, so that the next ones are exact, too.
 LARGEST_STATE = (-(2**23), 2**23)
 
@@ -146,6 +139,7 @@ class Operation:
     def __init__(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.func, self.args, self.kwargs = func, args, kwargs
         self.name = func._schema.name.removeprefix("aten::").removesuffix("_")
+        self.integers = INTEGERS.get(self.name, NONE)
 
     def has(self, name: str) -> bool:
         """Whether the operation has an argument of this name."""

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import torch
 from torch.nn import functional
 
+from windrow.policies.lower.operations import TABLE
+
 Inputs = Sequence[torch.Tensor | None]
 #: What each operator computes: a tensor, or several.
 OPERATORS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {}
@@ -50,43 +52,19 @@ def _each(function: Callable[..., torch.Tensor]) -> Callable[[Any, dict[str, Any
     return lambda x, a: function(*x)
 
 
+def _torch(names: str) -> Any:
+    """The function of the first operation of a row."""
+    name = names.split()[0]
+    return getattr(torch, name, None) or getattr(functional, name)
+
+
+# An operator that has attributes, or other inputs, has a function of its own below.
 OPERATORS.update(
     {
-        name: _each(getattr(torch, function))
-        for name, function in {
-            "Abs": "abs",
-            "Neg": "neg",
-            "Sign": "sign",
-            "Exp": "exp",
-            "Log": "log",
-            "Sqrt": "sqrt",
-            "Reciprocal": "reciprocal",
-            "Floor": "floor",
-            "Ceil": "ceil",
-            "Round": "round",
-            "Sin": "sin",
-            "Cos": "cos",
-            "Erf": "erf",
-            "Not": "logical_not",
-            "IsNaN": "isnan",
-            "Tanh": "tanh",
-            "Sigmoid": "sigmoid",
-            "Relu": "relu",
-            "Add": "add",
-            "Sub": "sub",
-            "Mul": "mul",
-            "Equal": "eq",
-            "Less": "lt",
-            "LessOrEqual": "le",
-            "Greater": "gt",
-            "GreaterOrEqual": "ge",
-            "And": "logical_and",
-            "Or": "logical_or",
-            "Xor": "logical_xor",
-            "Where": "where",
-            "MatMul": "matmul",
-            "IsInf": "isinf",
-        }.items()
+        row.onnx: _each(_torch(row.torch))
+        for kind in ("Map", "Activation", "Zip")
+        for row in TABLE[kind]
+        if row.onnx is not None
     }
 )
 OPERATORS.update(
@@ -94,10 +72,11 @@ OPERATORS.update(
         "Identity": lambda x, a: x[0],
         # Outside of training.
         "Dropout": lambda x, a: x[0],
+        "Xor": _each(torch.logical_xor),
+        "Where": _each(torch.where),
+        "MatMul": _each(torch.matmul),
+        "IsInf": _each(torch.isinf),
         "Softsign": _each(functional.softsign),
-        "Softplus": _each(functional.softplus),
-        "Mish": _each(functional.mish),
-        "HardSwish": _each(functional.hardswish),
         "LeakyRelu": lambda x, a: functional.leaky_relu(x[0], a.get("alpha", 0.01)),
         "Elu": lambda x, a: functional.elu(x[0], a.get("alpha", 1.0)),
         "Celu": lambda x, a: functional.celu(x[0], a.get("alpha", 1.0)),
@@ -278,11 +257,8 @@ def _gather(x: Any, a: dict[str, Any]) -> torch.Tensor:
 
 
 REDUCTIONS: dict[str, Callable[[torch.Tensor, list[int], bool], torch.Tensor]] = {
-    "ReduceSum": torch.sum,
+    **{row.onnx: _torch(row.torch) for row in TABLE["Reduce"] if row.onnx is not None},
     "ReduceMean": torch.mean,
-    "ReduceMax": torch.amax,
-    "ReduceMin": torch.amin,
-    "ReduceLogSumExp": torch.logsumexp,
     "ReduceL2": lambda x, axes, keep: x.square().sum(axes, keep).sqrt(),
     "ReduceL1": lambda x, axes, keep: x.abs().sum(axes, keep),
     "ReduceSumSquare": lambda x, axes, keep: x.square().sum(axes, keep),

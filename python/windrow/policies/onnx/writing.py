@@ -5,46 +5,18 @@ one row where it is the same in all.
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from windrow._keys import Key, path
+from windrow.policies.lower.operations import row_of
 from windrow.policies.onnx.reading import NEXT
 
 #: What is written, by versions of its operators, and of the format.
 VERSION, FORMAT = 18, 9
-
-FUNCTIONS = {
-    name: name
-    for name in "Abs Neg Sign Exp Log Sqrt Reciprocal Floor Ceil Round Sin Cos Erf".split()
-}
-ACTIVATIONS = {
-    "Tanh": "Tanh",
-    "ReLU": "Relu",
-    "Sigmoid": "Sigmoid",
-    "Softsign": "Softsign",
-    "SELU": "Selu",
-    "Hardswish": "HardSwish",
-}
-ZIPS = {name: name for name in "Add Sub Mul Div Pow Max Min".split()}
-COMPARISONS = {
-    "Eq": "Equal",
-    "Lt": "Less",
-    "Le": "LessOrEqual",
-    "Gt": "Greater",
-    "Ge": "GreaterOrEqual",
-}
-REDUCTIONS = {
-    "Sum": "ReduceSum",
-    "Prod": "ReduceProd",
-    "Max": "ReduceMax",
-    "Min": "ReduceMin",
-    "Logsumexp": "ReduceLogSumExp",
-}
 
 
 def model_of(
@@ -63,6 +35,14 @@ def model_of(
     return _Writer(described["graph"], weights).written(described, inputs)
 
 
+class _Value(NamedTuple):
+    """A value of a graph: its name in the model, the numbers of a row, and whether rows differ."""
+
+    name: str
+    size: int
+    varies: bool
+
+
 class _Writer:
     def __init__(self, graph: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
         self._helper = importlib.import_module("onnx.helper")
@@ -70,8 +50,9 @@ class _Writer:
         self._graph, self._weights = graph, weights
         self._nodes: list[Any] = []
         self._held: dict[str, Any] = {}
-        #: Name, numbers of a row, and whether rows differ, of each value.
-        self._values: list[tuple[str, int, bool]] = []
+        self._values: list[_Value] = []
+        #: Parameters by the names of values that have their numbers.
+        self._parameters: dict[str, dict[str, Any]] = {}
         self._number = 0
 
     def written(self, described: dict[str, Any], inputs: Sequence[Key]) -> Any:
@@ -83,19 +64,15 @@ class _Writer:
                 "Observation", {"dtype": "float32", "shape": shapes.get(NEXT + name, [size])}
             )
             ports.append(self._port(name, leaf))
-            cast = name if leaf["dtype"] == "float32" else self.add("Cast", [name], to=1)
+            cast = name if leaf["dtype"] == "float32" else self.add("Cast", name, to=1)
             self._inputs.append(self.shaped(cast, -1, size))
         if not self._inputs:
             raise ValueError(
                 "the policy reads no observation: a model of ONNX has as many rows as its inputs"
             )
         #: ``[1, 1]``, and with as many rows as inputs.
-        rows = self.add(
-            "Concat",
-            [self.add("Shape", [names[0]], start=0, end=1), self.hold(np.ones(1, np.int64))],
-            axis=0,
-        )
-        self._rows = rows
+        rows = self.add("Shape", names[0], start=0, end=1)
+        self._rows = self.add("Concat", rows, self.integers(1), axis=0)
         for node in self._graph["nodes"]:
             self._values.append(self._value(node["op"], node["from"]))
         results = []
@@ -106,7 +83,7 @@ class _Writer:
             results.append(self._result(".".join(leaf["key"]), leaf, node))
         for name, read in zip(names, described["inputs"]):
             if "State" in read and NEXT + name not in shapes:
-                size = self._values[read["State"]["next"]][1]
+                size = self._values[read["State"]["next"]].size
                 results.append(
                     self._result(
                         NEXT + name, {"dtype": "float32", "shape": [size]}, read["State"]["next"]
@@ -125,9 +102,7 @@ class _Writer:
 
     def _result(self, name: str, leaf: dict[str, Any], node: int) -> Any:
         port = self._port(name, leaf)
-        wide = self.add(
-            "Reshape", [self.wide(node), self.hold(np.array([-1, *leaf["shape"]], np.int64))]
-        )
+        wide = self.add("Reshape", self.wide(self._values[node]), self.integers(-1, *leaf["shape"]))
         self._nodes.append(
             self._helper.make_node("Cast", [wide], [name], to=port.type.tensor_type.elem_type)
         )
@@ -135,317 +110,168 @@ class _Writer:
 
     # Parts
 
-    def add(self, kind: str, inputs: list[str], **numbers: Any) -> str:
+    def add(self, kind: str, *inputs: str | float, **numbers: Any) -> str:
         """The result of a new node."""
+        names = [self.number(one) if isinstance(one, float) else one for one in inputs]
         self._number += 1
         name = f"value{self._number}"
-        self._nodes.append(self._helper.make_node(kind, inputs, [name], **numbers))
+        self._nodes.append(self._helper.make_node(kind, names, [name], **numbers))
         return name
 
     def hold(self, array: Any) -> str:
         """A constant, which is no weight."""
-        return self.add("Constant", [], value=self._arrays.from_array(np.asarray(array)))
+        return self.add("Constant", value=self._arrays.from_array(np.asarray(array)))
+
+    def integers(self, *numbers: int) -> str:
+        return self.hold(np.array(numbers, np.int64))
 
     def number(self, value: float) -> str:
         return self.hold(np.float32(value).reshape(()))
 
+    def last(self) -> str:
+        """The axis of runs."""
+        return self.integers(2)
+
     def shaped(self, value: str, *sizes: int) -> str:
-        return self.add("Reshape", [value, self.hold(np.array(sizes, np.int64))])
+        return self.add("Reshape", value, self.integers(*sizes))
 
     def flags(self, value: str) -> str:
         """Truth values as numbers."""
-        return self.add("Cast", [value], to=1)
+        return self.add("Cast", value, to=1)
 
     def truth(self, value: str) -> str:
-        return self.add("Not", [self.add("Equal", [value, self.number(0.0)])])
+        return self.add("Not", self.add("Equal", value, 0.0))
 
-    def wide(self, node: int) -> str:
+    def wide(self, value: _Value) -> str:
         """A value with all rows."""
-        name, size, varies = self._values[node]
-        if varies:
-            return name
-        sizes = self.add("Mul", [self._rows, self.hold(np.array([1, size], np.int64))])
-        return self.add("Expand", [name, sizes])
+        if value.varies:
+            return value.name
+        sizes = self.add("Mul", self._rows, self.integers(1, value.size))
+        return self.add("Expand", value.name, sizes)
 
     # Operations
 
-    def _value(self, op: Any, sources: list[int]) -> tuple[str, int, bool]:
+    def _value(self, op: Any, sources: list[int]) -> _Value:
         kind, given = (op, None) if isinstance(op, str) else next(iter(op.items()))
-        varies = kind in ("Input", "Noise") or any(self._values[source][2] for source in sources)
-        sizes = [self._values[source][1] for source in sources]
-        names = [self._values[source][0] for source in sources]
+        read = [self._values[source] for source in sources]
         write: Callable[..., tuple[str, int]] | None = getattr(self, f"_{kind.lower()}", None)
         if write is None:
             raise ValueError(f"ONNX has no operator for {kind}, which the policy computes")
-        name, size = write(given, names, sizes, sources)
-        return name, size, varies
+        varies = kind in ("Input", "Noise") or any(one.varies for one in read)
+        return _Value(*write(given, *read), varies)
 
-    def _input(self, index: int, *_: object) -> tuple[str, int]:
+    def _input(self, index: int) -> tuple[str, int]:
         return self._inputs[index], self._graph["inputs"][index]
 
-    def _parameter(self, index: int, *_: object) -> tuple[str, int]:
+    def _parameter(self, index: int) -> tuple[str, int]:
         parameter = self._graph["parameters"][index]
-        name, values = (
-            parameter["name"],
-            self._weights[parameter["name"]].detach().cpu().float().numpy(),
-        )
-        self._held[name] = values
-        return self.shaped(name, 1, values.size), values.size
+        values = self._weights[parameter["name"]].detach().cpu().float().numpy()
+        self._held[parameter["name"]] = values
+        flat = self.shaped(parameter["name"], 1, values.size)
+        self._parameters[flat] = parameter
+        return flat, values.size
 
-    def _constant(self, bits: list[int], *_: object) -> tuple[str, int]:
+    def _constant(self, bits: list[int]) -> tuple[str, int]:
         values = np.array(bits, np.uint32).view(np.float32).reshape(1, -1)
         return self.hold(values), len(bits)
 
     def _linear(
-        self, op: dict[str, int], names: list[str], sizes: list[int], sources: list[int]
+        self, op: dict[str, int], x: _Value, weight: _Value, *bias: _Value
     ) -> tuple[str, int]:
         outputs, inputs = op["outputs"], op["inputs"]
-        weight, *bias = (
-            self._matrix(sources[1], outputs, inputs),
-            *(self.shaped(name, outputs) for name in names[2:]),
+        given = self._parameters.get(weight.name)
+        # A weight as it is held, so that it has its own shape in the model.
+        matrix = (
+            str(given["name"])
+            if given is not None and given["shape"] == [outputs, inputs]
+            else self.shaped(weight.name, outputs, inputs)
         )
-        flat = names[0] if sizes[0] == inputs else self.shaped(names[0], -1, inputs)
-        size = sizes[0] // inputs * outputs
-        product = self.add("Gemm", [flat, weight, *bias], transB=1)
-        return (product if sizes[0] == inputs else self.shaped(product, -1, size)), size
+        added = [self.shaped(one.name, outputs) for one in bias]
+        flat = x.name if x.size == inputs else self.shaped(x.name, -1, inputs)
+        size = x.size // inputs * outputs
+        product = self.add("Gemm", flat, matrix, *added, transB=1)
+        return (product if x.size == inputs else self.shaped(product, -1, size)), size
 
-    def _matrix(self, node: int, outputs: int, inputs: int) -> str:
-        """A weight as it is held, so that it has its own shape in the model."""
-        op = self._graph["nodes"][node]["op"]
-        parameter = (
-            self._graph["parameters"][op["Parameter"]]
-            if isinstance(op, dict) and "Parameter" in op
-            else None
-        )
-        if parameter is not None and parameter["shape"] == [outputs, inputs]:
-            return str(parameter["name"])
-        return self.shaped(self._values[node][0], outputs, inputs)
-
-    def _matmul(
-        self, op: dict[str, int], names: list[str], sizes: list[int], _: object
-    ) -> tuple[str, int]:
+    def _matmul(self, op: dict[str, int], a: _Value, b: _Value) -> tuple[str, int]:
         rows, inner, columns = op["rows"], op["inner"], op["columns"]
-        times = sizes[0] // (rows * inner)
-        a, b = (
-            self.shaped(names[0], -1, times, rows, inner),
-            self.shaped(names[1], -1, times, inner, columns),
-        )
+        times = a.size // (rows * inner)
+        left = self.shaped(a.name, -1, times, rows, inner)
+        right = self.shaped(b.name, -1, times, inner, columns)
         size = times * rows * columns
-        return self.shaped(self.add("MatMul", [a, b]), -1, size), size
+        return self.shaped(self.add("MatMul", left, right), -1, size), size
 
-    def _map(self, function: Any, names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
-        return self._mapped(function, names[0]), sizes[0]
+    def _computed(self, kind: str, given: Any, *values: str) -> str:
+        row, numbers = row_of(kind, given)
+        if row.write is not None:
+            return row.write(self, *values, *numbers)
+        if row.onnx is None:
+            raise ValueError(f"ONNX has no operator for {row.name}, which the policy computes")
+        return self.add(row.onnx, *values)
 
-    def _mapped(self, function: Any, x: str) -> str:
-        match function:
-            case str() if function in FUNCTIONS:
-                return self.add(FUNCTIONS[function], [x])
-            case "Expm1":
-                return self.add("Sub", [self.add("Exp", [x]), self.number(1.0)])
-            case "Log1p":
-                return self.add("Log", [self.add("Add", [x, self.number(1.0)])])
-            case "Rsqrt":
-                return self.add("Reciprocal", [self.add("Sqrt", [x])])
-            case "Square":
-                return self.add("Mul", [x, x])
-            case "Trunc":
-                return self.add(
-                    "Mul", [self.add("Sign", [x]), self.add("Floor", [self.add("Abs", [x])])]
-                )
-            case "Not":
-                return self.flags(self.add("Equal", [x, self.number(0.0)]))
-            case "Isnan":
-                return self.flags(self.add("IsNaN", [x]))
-            case {"Activation": activation}:
-                return self._activated(activation, x)
-        raise ValueError(f"ONNX has no operator for {function}, which the policy computes")
+    def _map(self, given: Any, x: _Value) -> tuple[str, int]:
+        return self._computed("Map", given, x.name), x.size
 
-    def _activated(self, activation: Any, x: str) -> str:
-        name, given = (
-            (activation, {}) if isinstance(activation, str) else next(iter(activation.items()))
-        )
-        numbers = {key: float(value) for key, value in given.items()}
-        match name:
-            case _ if name in ACTIVATIONS:
-                return self.add(ACTIVATIONS[name], [x])
-            case "ELU" | "CELU":
-                return self.add("Elu" if name == "ELU" else "Celu", [x], alpha=numbers["alpha"])
-            case "LeakyReLU":
-                return self.add("LeakyRelu", [x], alpha=numbers["slope"])
-            case "SiLU":
-                return self.add("Mul", [x, self.add("Sigmoid", [x])])
-            case "GELU":
-                error = self.add("Erf", [self.add("Mul", [x, self.number(math.sqrt(0.5))])])
-                return self._half(x, error)
-            case "GELUTanh":
-                cube = self.add(
-                    "Mul", [self.add("Mul", [self.add("Mul", [x, x]), x]), self.number(0.044715)]
-                )
-                inner = self.add(
-                    "Mul", [self.add("Add", [x, cube]), self.number(math.sqrt(2 / math.pi))]
-                )
-                return self._half(x, self.add("Tanh", [inner]))
-            case "Softplus":
-                beta = self.number(numbers["beta"])
-                return self.add("Div", [self.add("Softplus", [self.add("Mul", [x, beta])]), beta])
-            case "Mish":
-                return self.add("Mul", [x, self.add("Tanh", [self.add("Softplus", [x])])])
-            case "Hardtanh":
-                return self.add(
-                    "Clip", [x, self.number(numbers["low"]), self.number(numbers["high"])]
-                )
-            case "Hardsigmoid":
-                return self.add("HardSigmoid", [x], alpha=1 / 6, beta=0.5)
-            case "LogSigmoid":
-                return self.add("Neg", [self.add("Softplus", [self.add("Neg", [x])])])
-            case "Tanhshrink":
-                return self.add("Sub", [x, self.add("Tanh", [x])])
-            case "Softshrink" | "Hardshrink":
-                bound = numbers["lambda"]
-                return self.add(
-                    "Shrink", [x], lambd=bound, bias=bound if name == "Softshrink" else 0.0
-                )
-            case "Threshold":
-                return self.add(
-                    "Where",
-                    [
-                        self.add("Greater", [x, self.number(numbers["threshold"])]),
-                        x,
-                        self.number(numbers["value"]),
-                    ],
-                )
-        raise ValueError(f"ONNX has no operator for {name}, which the policy computes")
+    def _zip(self, given: str, a: _Value, b: _Value) -> tuple[str, int]:
+        return self._computed("Zip", given, a.name, b.name), a.size
 
-    def _half(self, x: str, share: str) -> str:
-        """``x (1 + share) / 2``."""
-        return self.add(
-            "Mul",
-            [self.add("Mul", [x, self.number(0.5)]), self.add("Add", [share, self.number(1.0)])],
-        )
+    def _reduce(self, given: list[Any], x: _Value) -> tuple[str, int]:
+        return self._computed("Reduce", given, self._runs(x, given[1])), x.size // given[1]
 
-    def _zip(self, kind: str, names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
-        a, b = names
-        match kind:
-            case _ if kind in ZIPS:
-                result = self.add(ZIPS[kind], [a, b])
-            case _ if kind in COMPARISONS:
-                result = self.flags(self.add(COMPARISONS[kind], [a, b]))
-            case "Ne":
-                result = self.flags(self.add("Not", [self.add("Equal", [a, b])]))
-            case "And" | "Or":
-                result = self.flags(self.add(kind, [self.truth(a), self.truth(b)]))
-            case "Remainder":
-                whole = self.add("Floor", [self.add("Div", [a, b])])
-                result = self.add("Sub", [a, self.add("Mul", [whole, b])])
-            case _:
-                raise ValueError(f"ONNX has no operator for {kind}, which the policy computes")
-        return result, sizes[0]
+    def _where(self, _: None, condition: _Value, a: _Value, b: _Value) -> tuple[str, int]:
+        return self.add("Where", self.truth(condition.name), a.name, b.name), condition.size
 
-    def _where(self, _: object, names: list[str], sizes: list[int], __: object) -> tuple[str, int]:
-        return self.add("Where", [self.truth(names[0]), *names[1:]]), sizes[0]
+    def _within(self, _: object, x: _Value) -> tuple[str, int]:
+        return x.name, x.size
 
-    def _within(self, _: object, names: list[str], sizes: list[int], __: object) -> tuple[str, int]:
-        return names[0], sizes[0]
-
-    def _take(
-        self, runs: list[list[int]], names: list[str], sizes: list[int], sources: list[int]
-    ) -> tuple[str, int]:
-        starts, places = np.cumsum([0, *sizes]), []
+    def _take(self, runs: list[list[int]], *read: _Value) -> tuple[str, int]:
+        starts, places = np.cumsum([0, *(one.size for one in read)]), []
         for source, first, count, step in runs:
             places += [int(starts[source]) + first + step * number for number in range(count)]
-        varies = any(self._values[source][2] for source in sources)
-        joined = (
-            names[0]
-            if len(names) == 1
-            else self.add(
-                "Concat",
-                [self.wide(source) if varies else name for source, name in zip(sources, names)],
-                axis=1,
-            )
-        )
-        if places == list(range(int(starts[-1]))):
-            return joined, len(places)
-        return self.add("Gather", [joined, self.hold(np.array(places, np.int64))], axis=1), len(
-            places
-        )
+        varies, joined = any(one.varies for one in read), read[0].name
+        if len(read) > 1:
+            names = (self.wide(one) if varies else one.name for one in read)
+            joined = self.add("Concat", *names, axis=1)
+        if places != list(range(int(starts[-1]))):
+            joined = self.add("Gather", joined, self.integers(*places), axis=1)
+        return joined, len(places)
 
-    def _runs(self, name: str, size: int, run: int) -> str:
-        return self.shaped(name, -1, size // run, run)
+    def _runs(self, x: _Value, run: int) -> str:
+        return self.shaped(x.name, -1, x.size // run, run)
 
-    def _reduce(
-        self, op: list[Any], names: list[str], sizes: list[int], _: object
-    ) -> tuple[str, int]:
-        kind, run = op
-        cut = self._runs(names[0], sizes[0], run)
-        if kind in ("Argmax", "Argmin"):
-            return self.flags(
-                self.add("ArgMax" if kind == "Argmax" else "ArgMin", [cut], axis=2, keepdims=0)
-            ), sizes[0] // run
-        return self.add(
-            REDUCTIONS[kind], [cut, self.hold(np.array([2], np.int64))], keepdims=0
-        ), sizes[0] // run
+    def _softmax(self, run: int, x: _Value, kind: str = "Softmax") -> tuple[str, int]:
+        return self.shaped(self.add(kind, self._runs(x, run), axis=2), -1, x.size), x.size
 
-    def _softmax(self, run: int, names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
-        return self._normal("Softmax", run, names[0], sizes[0])
+    def _logsoftmax(self, run: int, x: _Value) -> tuple[str, int]:
+        return self._softmax(run, x, "LogSoftmax")
 
-    def _logsoftmax(
-        self, run: int, names: list[str], sizes: list[int], _: object
-    ) -> tuple[str, int]:
-        return self._normal("LogSoftmax", run, names[0], sizes[0])
+    def _normalize(self, op: dict[str, Any], x: _Value) -> tuple[str, int]:
+        cut, last = self._runs(x, op["run"]), self.last()
+        centred = self.add("Sub", cut, self.add("ReduceMean", cut, last, keepdims=1))
+        variance = self.add("ReduceMean", self.add("Mul", centred, centred), last, keepdims=1)
+        deviation = self.add("Sqrt", self.add("Add", variance, float(op["eps"])))
+        return self.shaped(self.add("Div", centred, deviation), -1, x.size), x.size
 
-    def _normal(self, kind: str, run: int, name: str, size: int) -> tuple[str, int]:
-        return self.shaped(self.add(kind, [self._runs(name, size, run)], axis=2), -1, size), size
+    def _lookup(self, run: int, table: _Value, index: _Value) -> tuple[str, int]:
+        rows, places = self.shaped(table.name, -1, run), self.add("Cast", index.name, to=7)
+        size = index.size * run
+        return self.shaped(self.add("Gather", rows, places, axis=0), -1, size), size
 
-    def _normalize(
-        self, op: dict[str, Any], names: list[str], sizes: list[int], _: object
-    ) -> tuple[str, int]:
-        cut, last = self._runs(names[0], sizes[0], op["run"]), self.hold(np.array([2], np.int64))
-        centred = self.add("Sub", [cut, self.add("ReduceMean", [cut, last], keepdims=1)])
-        variance = self.add("ReduceMean", [self.add("Mul", [centred, centred]), last], keepdims=1)
-        deviation = self.add("Sqrt", [self.add("Add", [variance, self.number(float(op["eps"]))])])
-        return self.shaped(self.add("Div", [centred, deviation]), -1, sizes[0]), sizes[0]
+    def _gather(self, run: int, values: _Value, index: _Value) -> tuple[str, int]:
+        values, index = (one._replace(name=self.wide(one)) for one in (values, index))
+        places = self.add("Cast", self._runs(index, index.size // (values.size // run)), to=7)
+        found = self.add("GatherElements", self._runs(values, run), places, axis=2)
+        return self.shaped(found, -1, index.size), index.size
 
-    def _lookup(self, run: int, names: list[str], sizes: list[int], _: object) -> tuple[str, int]:
-        table, index = self.shaped(names[0], -1, run), self.add("Cast", [names[1]], to=7)
-        return self.shaped(self.add("Gather", [table, index], axis=0), -1, sizes[1] * run), sizes[
-            1
-        ] * run
+    def _pick(self, run: int, weights: _Value, uniform: _Value) -> tuple[str, int]:
+        weights, uniform = (one._replace(name=self.wide(one)) for one in (weights, uniform))
+        cut, last = self._runs(weights, run), self.last()
+        sums = self.add("CumSum", cut, self.hold(np.int64(2)))
+        whole = self._runs(uniform, 1), self.add("ReduceSum", cut, last, keepdims=1)
+        passed = self.flags(self.add("GreaterOrEqual", self.add("Mul", *whole), sums))
+        below = self.add("ReduceSum", passed, last, keepdims=0)
+        return self.add("Min", below, run - 1.0), uniform.size
 
-    def _gather(
-        self, run: int, names: list[str], sizes: list[int], sources: list[int]
-    ) -> tuple[str, int]:
-        count = sizes[0] // run
-        values, index = (self.wide(source) for source in sources)
-        index = self.add("Cast", [self._runs(index, sizes[1], sizes[1] // count)], to=7)
-        found = self.add("GatherElements", [self._runs(values, sizes[0], run), index], axis=2)
-        return self.shaped(found, -1, sizes[1]), sizes[1]
-
-    def _pick(
-        self, run: int, names: list[str], sizes: list[int], sources: list[int]
-    ) -> tuple[str, int]:
-        weights, uniform = (self.wide(source) for source in sources)
-        cut, last = self._runs(weights, sizes[0], run), self.hold(np.array([2], np.int64))
-        sums = self.add("CumSum", [cut, self.hold(np.int64(2))])
-        threshold = self.add(
-            "Mul",
-            [self._runs(uniform, sizes[1], 1), self.add("ReduceSum", [cut, last], keepdims=1)],
-        )
-        below = self.add(
-            "ReduceSum",
-            [self.flags(self.add("GreaterOrEqual", [threshold, sums])), last],
-            keepdims=0,
-        )
-        return self.add("Min", [below, self.number(run - 1)]), sizes[1]
-
-    def _noise(self, op: list[Any], *_: object) -> tuple[str, int]:
+    def _noise(self, op: list[Any]) -> tuple[str, int]:
         kind, size, _branch = op
-        zeros = self.add(
-            "Expand",
-            [
-                self.hold(np.zeros((1, 1), np.float32)),
-                self.add("Mul", [self._rows, self.hold(np.array([1, size], np.int64))]),
-            ],
-        )
-        return self.add(
-            "RandomNormalLike" if kind == "Normal" else "RandomUniformLike", [zeros], dtype=1
-        ), size
+        zeros = self.wide(_Value(self.hold(np.zeros((1, 1), np.float32)), size, False))
+        return self.add(f"Random{kind}Like", zeros, dtype=1), size
