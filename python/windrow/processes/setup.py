@@ -25,10 +25,13 @@ from windrow.envs import _convert
 from windrow.envs._factory import Factory, is_function
 from windrow.envs._recipe import Parallel, Recipe
 from windrow.processes.blame import pickled
-from windrow.processes.pickling import dumps
+from windrow.processes.pickling import Door, Unsendable, dumps
 
 #: Counts the environments in processes of this program.
 _MADE = itertools.count()
+
+MEMBER = Door("ParallelEnv", instead="take SerialEnv")
+"""How errors name environments that step side by side."""
 
 worker = types.SimpleNamespace(environment=None, is_process=False)
 """The environments of this process if it is a worker process (``is_process``): as the user gave
@@ -115,14 +118,11 @@ def environments(
 def member(
     env: object,
     kwargs: dict[str, Any] | None = None,
-    of: str = "ParallelEnv",
-    instead: str = "take SerialEnv",
-    name: str = "create_env_fn",
+    door: Door = MEMBER,
     *,
     is_quiet: bool = False,
 ) -> bytes:
-    """How to make the environments ``env``, a member ``of`` something that errors name with what to
-    do ``instead``, in another process. The user gave them as the argument ``name``. A member
+    """How to make the environments ``env``, a member of ``door``, in another process. A member
     ``is_quiet`` where the first one warns for all.
 
     Raises:
@@ -132,15 +132,8 @@ def member(
         return environments(
             Factory(env) if is_function(env) else env, kwargs, None, is_quiet=is_quiet
         )
-    except TypeError as error:
-        # Said of collectors elsewhere.
-        told = (
-            str(error)
-            .replace('placement="processes" sends', f"{of} sends")
-            .replace('choose placement="threads"', instead)
-        )
-        told = told.replace("create_env_fn", name)
-        raise TypeError(told) from error.__cause__
+    except Unsendable as error:
+        raise TypeError(str(error.of(door))) from error.__cause__
 
 
 def members(recipe: Parallel) -> list[tuple[bytes, int]]:
