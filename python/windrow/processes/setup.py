@@ -158,15 +158,9 @@ def policy(core: object) -> bytes:
         NoProcesses: something that it is made of cannot be sent; the error names it.
     """
     if isinstance(core, dict) and "remote" not in core:
-        # In an actor they are bytes already.
-        weights = (
-            core["weights"]
-            if isinstance(core["weights"], bytes)
-            else tensors_to_bytes(core["weights"])
-        )
         core = {
             **core,
-            "weights": weights,
+            "weights": tensors_to_bytes(core["weights"]),
             "fallback": None if core["fallback"] is None else [],
         }
     elif isinstance(core, list):
@@ -204,40 +198,15 @@ class _Origin:
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         process = sys.modules.get("multiprocessing.process")
         key = None if process is None else bytes(process.current_process().authkey)
-        return _take_origin, (_path(), key)
-
-
-def _path() -> list[str]:
-    """Where this process finds modules."""
-    return [os.path.abspath(entry) for entry in sys.path]
-
-
-def _take_path(path: list[str]) -> None:
-    sys.path += [entry for entry in path if entry not in sys.path]
+        return _take_origin, ([os.path.abspath(entry) for entry in sys.path], key)
 
 
 def _take_origin(path: list[str], key: bytes | None) -> None:
-    _take_path(path)
+    sys.path += [entry for entry in path if entry not in sys.path]
     if key is not None:
         from multiprocessing.process import current_process
 
         current_process().authkey = key
-
-
-def surroundings() -> bytes:
-    """What a process on any machine has to know before it can read what is the user's: where
-    modules are, ids of Gymnasium, and torch's type of real numbers.
-    """
-    return pickle.dumps((_path(), dumps((_registered(), _number_type()))))
-
-
-def arrive(sent: bytes) -> None:
-    """Takes over what :func:`surroundings` has told."""
-    path, known = pickle.loads(sent)
-    _take_path(path)
-    specs, number_type = pickle.loads(known)
-    _take_number_type(number_type)
-    _register(specs)
 
 
 def _register(specs: list[Any]) -> None:
