@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use tensordict::TensorDict;
 use windrow_collect::{
-    CollectorBuilder, CommandLauncher, Invitation, Launched, Launcher, MultiAsyncCollector,
-    MultiSyncCollector, OnLoss, Placement, ProfileConfig, WorkerMain,
+    CollectorBuilder, CommandLauncher, Evaluator, EvaluatorBuilder, Invitation, Launched, Launcher,
+    MultiAsyncCollector, MultiSyncCollector, OnLoss, Placement, ProfileConfig, WorkerMain,
 };
 use windrow_env::EnvError;
 use windrow_env::testing::LedgerEnv;
 use windrow_peer::net::{Deadline, Socket, Stream, Wire};
 use windrow_policy::nn::Sequential;
-use windrow_policy::{Head, NetworkPolicy};
+use windrow_policy::{Head, NetworkPolicy, Policy};
 use windrow_sync::error_chain;
 
 use fatal::Fatal;
@@ -106,6 +106,21 @@ fn workers_elsewhere_deliver_the_rows_of_workers_in_threads() {
         let there = batches(MultiSyncCollector::builder("CartPole-v1").launcher(launcher));
         assert_eq!(here, there, "{address}");
     }
+}
+
+#[test]
+fn an_evaluator_elsewhere_has_the_results_of_a_thread() {
+    let results = |builder: EvaluatorBuilder| {
+        let evaluator = builder.policy(network()).num_trajectories(3).seed(3);
+        let evaluator = evaluator.build().unwrap();
+        let result = evaluator
+            .evaluate(Some(&network().weights()), Some(7))
+            .unwrap();
+        (result.returns, result.lengths, result.step)
+    };
+    let here = results(Evaluator::builder("CartPole-v1"));
+    let there = results(Evaluator::builder("CartPole-v1").launcher(launcher()));
+    assert_eq!(here, there);
 }
 
 /// Starts workers as [`launcher`] does, after it has opened connections that stay silent.

@@ -32,9 +32,9 @@ use crate::gc::{GcRef, GcRoots, Raised};
 use crate::gil::attach;
 use crate::policy::{PolicyEnvs, PolicyRecipe};
 use crate::process::Own;
-#[cfg(target_os = "linux")]
-use crate::worker;
 use crate::{batch, error, gil};
+#[cfg(target_os = "linux")]
+use crate::{launcher::PyLauncher, worker};
 
 /// Adds the class.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -74,6 +74,9 @@ struct Options<'py> {
     /// What asks that process.
     #[cfg(target_os = "linux")]
     process: Option<Bound<'py, EvaluatorProcess>>,
+    /// Starts that process somewhere else.
+    #[cfg(target_os = "linux")]
+    launcher: Option<Bound<'py, PyAny>>,
     /// Seconds after which that process is taken for frozen.
     step_timeout: Option<f64>,
     /// How often environments are replaced; `None` if the first loss is an error.
@@ -152,8 +155,8 @@ impl EvaluatorCore {
         let options: Options<'_> = options.extract()?;
         let roots = GcRoots::default();
         let policy = PolicyRecipe::new(&options.policy, &roots)?;
-        let mut builder = match options.sent {
-            Some(sent) => in_process(&options.env, policy, sent, &roots)?,
+        let mut builder = match &options.sent {
+            Some(sent) => in_process(&options, policy, sent, &roots)?,
             None => {
                 let env = PolicyEnvs::before_policy(&options.env, &policy, &roots)?;
                 Evaluator::builder(env).policy_factory(move |worker| policy.policy(worker))
@@ -395,34 +398,38 @@ impl Drop for EvaluatorCore {
 /// here.
 ///
 /// # Errors
-/// `TypeError` if `env` is not an environment; the exception of a function that makes the policy;
+/// `TypeError` if the environment is none; the exception of a function that makes the policy;
 /// `RuntimeError` where nobody knows the path of the interpreter.
 #[cfg(target_os = "linux")]
 fn in_process(
-    env: &Bound<'_, PyAny>,
+    options: &Options<'_>,
     policy: PolicyRecipe,
-    sent: Sent,
+    sent: &Sent,
     roots: &GcRoots,
 ) -> PyResult<EvaluatorBuilder> {
-    let env_here = PolicyEnvs::new(env, None, &policy, roots)?;
-    let envs = env_here.written_as(|init| worker::sent_envs(sent.env, init, sent.seed))?;
+    let env_here = PolicyEnvs::new(&options.env, None, &policy, roots)?;
+    let envs = env_here.written_as(|init| worker::sent_envs(sent.env.clone(), init, sent.seed))?;
     let recipe = Recipe::opaque(move |worker| policy.policy(worker));
-    Ok(Evaluator::builder(envs)
-        .policy_recipe(recipe.written_as(worker::sent_policy(&sent.policy)?))
-        .placement(Placement::Processes)
-        .worker_program(worker::program(env.py(), 1, sent.warm)?))
+    let builder = Evaluator::builder(envs)
+        .policy_recipe(recipe.written_as(worker::sent_policy(&sent.policy)?));
+    Ok(match &options.launcher {
+        Some(launcher) => builder.launcher(PyLauncher::new(launcher)?),
+        None => builder
+            .placement(Placement::Processes)
+            .worker_program(worker::program(options.env.py(), 1, sent.warm)?),
+    })
 }
 
 /// There are no worker processes.
 #[cfg(not(target_os = "linux"))]
 fn in_process(
-    _: &Bound<'_, PyAny>,
+    _: &Options<'_>,
     _: PolicyRecipe,
-    _: Sent,
+    _: &Sent,
     _: &GcRoots,
 ) -> PyResult<EvaluatorBuilder> {
     Err(PyValueError::new_err(
-        "backend=\"process\" needs Linux: choose backend=\"thread\"",
+        "worker processes need Linux: choose backend=\"thread\"",
     ))
 }
 

@@ -77,26 +77,7 @@ pub(crate) fn added_to(
     if let Ok(command) = launcher.cast::<PyCommandLauncher>() {
         return Ok(builder.launcher(command.get().inner.clone()));
     }
-    if !launcher.hasattr("start")? {
-        let got = launcher.get_type().fully_qualified_name()?;
-        return Err(PyTypeError::new_err(format!(
-            "expected a CommandLauncher as launcher, or an object with a method start(invitation), got {got}"
-        )));
-    }
-    let of = |name: &str| launcher.getattr_opt(name);
-    let address = match of("address")? {
-        Some(address) => self::address(address.extract()?)?,
-        None => Address::loopback(0),
-    };
-    let patience = match of("patience")? {
-        Some(patience) => self::patience(patience.extract()?)?,
-        None => Duration::from_secs(60),
-    };
-    Ok(builder.launcher(PyLauncher {
-        object: Arc::new(launcher.clone().unbind()),
-        address,
-        patience,
-    }))
+    Ok(builder.launcher(PyLauncher::new(launcher)?))
 }
 
 fn address(text: &str) -> PyResult<Address> {
@@ -112,10 +93,37 @@ fn patience(seconds: f64) -> PyResult<Duration> {
 /// An object of Python's with a method `start`, which gets an invitation as JSON and returns an
 /// object with the methods `ended` and `kill`.
 #[derive(Debug)]
-struct PyLauncher {
+pub(crate) struct PyLauncher {
     object: Arc<Py<PyAny>>,
     address: Address,
     patience: Duration,
+}
+
+impl PyLauncher {
+    /// # Errors
+    /// As [`added_to`].
+    pub(crate) fn new(launcher: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if !launcher.hasattr("start")? {
+            let got = launcher.get_type().fully_qualified_name()?;
+            return Err(PyTypeError::new_err(format!(
+                "expected a CommandLauncher as launcher, or an object with a method start(invitation), got {got}"
+            )));
+        }
+        let of = |name: &str| launcher.getattr_opt(name);
+        let address = match of("address")? {
+            Some(address) => self::address(address.extract()?)?,
+            None => Address::loopback(0),
+        };
+        let patience = match of("patience")? {
+            Some(patience) => self::patience(patience.extract()?)?,
+            None => Duration::from_secs(60),
+        };
+        Ok(Self {
+            object: Arc::new(launcher.clone().unbind()),
+            address,
+            patience,
+        })
+    }
 }
 
 impl Launcher for PyLauncher {

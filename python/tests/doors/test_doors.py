@@ -287,7 +287,3 @@ def test_arguments_that_vectors_refuse(
 def test_an_evaluator_does_not_go_on_without_its_worker() -> None:
     with pytest.raises(ValueError, match='on_loss="continue": an evaluator has one worker'):
         Evaluator("CartPole-v1", on_loss="continue")  # type: ignore[arg-type]
-    with pytest.raises(
-        ValueError, match='on_loss=3 needs backend="process" or "thread", got backend="ray"'
-    ):
-        Evaluator("CartPole-v1", on_loss=3, backend="ray")

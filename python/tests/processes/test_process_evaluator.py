@@ -173,13 +173,24 @@ def test_what_a_process_cannot_do_is_told() -> None:
         TypeError, match=r'backend="process" sends policy to its process, but policy.* uses lock, '
     ):
         Evaluator(cartpole, policy, backend="process")
-    with pytest.raises(ValueError, match="policy_factory must be a function without arguments"):
-        Evaluator(cartpole, policy_factory=lambda env: always(0), backend="process")
-    for backend in ("thread", "ray"):
-        with pytest.raises(
-            ValueError, match=f'step_timeout needs backend="process", got backend="{backend}"'
-        ):
-            Evaluator(cartpole, always(0), backend=backend, step_timeout=1.0)
+    with pytest.raises(
+        ValueError, match='step_timeout needs backend="process" or "ray", got backend="thread"'
+    ):
+        Evaluator(cartpole, always(0), backend="thread", step_timeout=1.0)
+
+
+def test_a_factory_in_the_process_gets_the_environment_that_is_stepped(build) -> None:
+    def policy(env: Any) -> Any:
+        env.seen = True
+        return always(env.action_space.n - 1)
+
+    class Seen(gym.Wrapper):
+        def reset(self, **options: Any) -> Any:
+            assert self.seen
+            return super().reset(**options)
+
+    evaluator = build(lambda: Seen(cartpole()), policy_factory=policy, metrics_fn=actions)
+    assert evaluator.evaluate()["eval/actions"] == 1
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +23,7 @@ from windrow.envs.libs.gym import env_of
 from windrow.policies.choose import Choice
 from windrow.policies.served import Figures
 from windrow.processes.pickling import NoProcesses
+from windrow.processes.setup import MEMBER
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -131,6 +133,8 @@ class AsyncBatchedCollector(BaseCollector):
 
 class _Alone(ParallelEnv):
     """An environment of Python, in a process of its own."""
+
+    _door = replace(MEMBER, instead='choose backend="threading"')
 
 
 def _spread(name: str, arguments: AsyncBatchedArguments) -> tuple[int, AsyncBatchedArguments]:
@@ -247,10 +251,9 @@ def _in_processes(
         for env in moved:
             _convert.of(env)
     except (TypeError, NoProcesses) as error:
-        reason = str(error).replace("take SerialEnv", 'choose backend="threading"')
         if arguments.backend is not None or arguments.step_timeout is not None:
-            raise type(error)(reason) from error.__cause__
-        warn(f"environments run in threads, where Python code takes turns: {reason}")
+            raise
+        warn(f"environments run in threads, where Python code takes turns: {error}")
         return makers
     return moved
 

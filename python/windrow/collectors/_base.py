@@ -33,7 +33,6 @@ from windrow.envs._specs import set_delta
 from windrow.policies.choose import (
     Choice,
     Conditions,
-    Sent,
     choose,
     compiled,
     exploration_name,
@@ -117,8 +116,7 @@ class BaseCollector(Control):
 
     def _build(self, arguments: CollectorArguments) -> None:
         name = type(self).__name__
-        if not isinstance(arguments.policy, Sent):
-            _needs.torch(name)
+        _needs.torch(name)
         self._arguments, self._author = arguments, next(AUTHORS)
         #: Compares delivered rows with the policy's module, where the engine of this process
         #: evaluates it.
@@ -147,7 +145,7 @@ class BaseCollector(Control):
                 environments.keep()
                 self._fall_back(str(reason))
                 choice = self._fitting_core(arguments)
-        self._warn_of_rounding(arguments.frames_per_batch)
+        self._warn_of_rounding(self._arguments.frames_per_batch)
         self._source = WeightSource(self._core, choice, inline=self._placement == "inline")
         #: Why torch has evaluated the policy from the beginning.
         self._doubted = choice.doubt
@@ -210,9 +208,9 @@ class BaseCollector(Control):
             return self._make_core(arguments)
         except Exception as error:
             self._refusal = refusal(error)
-            if self._refusal is None or isinstance(arguments.policy, Sent):
+            if self._refusal is None:
                 raise
-        return self._make_core(arguments)
+        return self._make_core(self._arguments)
 
     def _make_core(self, arguments: CollectorArguments) -> Choice:
         """Makes the engine's collector; returns its policy."""
@@ -220,7 +218,7 @@ class BaseCollector(Control):
         if self._refusal is not None:
             choice = replace(choice, doubt=unfit(self._refusal), surprise="once")
         if self._placement == "processes" and not self._placed and self._workers.factories is None:
-            is_torch = isinstance(choice.core, list) and not isinstance(arguments.policy, Sent)
+            is_torch = isinstance(choice.core, list)
             held = held_weights(_predictors.adapted(arguments.policy)) if is_torch else None
             if held is not None:
                 self._fall_back(

@@ -26,7 +26,6 @@ from windrow.envs.libs.gym import env_of
 from windrow.policies.choose import (
     Choice,
     Conditions,
-    Sent,
     choose,
     copied_now,
     exploration_name,
@@ -36,10 +35,10 @@ from windrow.policies.weights import BESIDE, tensors_of, weights_by_id
 from windrow.processes import setup, start
 from windrow.processes.blame import held_weights
 from windrow.processes.exceptions import refusal
-from windrow.processes.pickling import NoProcesses
+from windrow.processes.pickling import Door, NoProcesses
 from windrow.processes.proxy import RemoteEnv
 
-_ray_evaluator = module("windrow.ray._evaluator")
+_ray = module("windrow.ray._launcher")
 T = TypeVar("T")
 _EPISODES = "which is what episodes are made of here"
 
@@ -61,8 +60,8 @@ def _backend(name: str, given: object) -> object:
         raise ValueError(
             f'{name} must be "thread", "process" or "ray", where evaluators run, got {given!r}'
         )
-    if given == "process" and sys.platform != "linux":
-        raise ValueError('backend="process" needs Linux: choose backend="thread"')
+    if given != "thread" and sys.platform != "linux":
+        raise ValueError(f'backend="{given}" needs Linux: choose backend="thread"')
     return given
 
 
@@ -80,8 +79,8 @@ class _Evaluated(Arguments, group="What to evaluate"):
     )
     policy_factory: Callable[..., Any] | None = argument(
         "makes a policy for the evaluator alone, where that runs",
-        more="in a thread, it is given the environment if it has a parameter without a default, and in an actor too. For a process it is "
-        "called here too: what it makes here checks weights",
+        more="it is given the environment if it has a parameter without a default. For a process or an actor it is called here too, with an "
+        "environment that is made for it and closed: what it makes here checks weights",
         default=None,
     )
     num_trajectories: int = argument(
@@ -176,7 +175,8 @@ class _Place(Arguments, group="Where it runs"):
     )
     step_timeout: float | None = argument(
         "seconds after which the process is taken for frozen and killed",
-        more="counted from the start of a step. The loss is handled as ``on_loss`` says, and its error has the stack. Needs a process",
+        more="counted from the start of a step. The loss is handled as ``on_loss`` says, and its error has the stack. Needs a process or an "
+        "actor",
         default=None,
         engine=True,
     )
@@ -241,12 +241,8 @@ class EvaluatorArguments(
         super().__post_init__()
         if self.policy is not None and self.policy_factory is not None:
             raise ValueError("an evaluator takes a policy or a policy_factory, got both")
-        if self.backend in ("thread", "ray") and self.step_timeout is not None:
-            raise ValueError(f'step_timeout needs backend="process", got backend="{self.backend}"')
-        if self.backend == "ray" and self.on_loss != "raise":
-            raise ValueError(
-                f'on_loss={self.on_loss} needs backend="process" or "thread", got backend="ray", which starts its actors anew'
-            )
+        if self.backend == "thread" and self.step_timeout is not None:
+            raise ValueError('step_timeout needs backend="process" or "ray", got backend="thread"')
         if self.backend != "ray":
             warn_ignored(
                 "num_gpus",
@@ -255,11 +251,6 @@ class EvaluatorArguments(
                 "evaluators on this machine use the GPU that device names",
             )
             warn_ignored("ray_kwargs", self.ray_kwargs, None, 'it is for backend="ray"')
-        if self.backend == "process" and _wants_env(self.policy_factory):
-            raise ValueError(
-                'policy_factory must be a function without arguments for backend="process", where the environment is in another process: '
-                'make one there, or choose backend="thread"'
-            )
 
 
 class Evaluator(Ending):
@@ -282,11 +273,9 @@ class Evaluator(Ending):
     and no others. A module acts in evaluation mode, as after ``module.eval()``.
 
     Results are the same in a process, a thread and an actor. A process that dies is the error of an
-    evaluation, which names signal or exit status; the next evaluation starts another one. So it is
-    with an actor, which starts with the newest weights.
-
-    A Ray that the evaluator has started ends with it. Weights that do not fit are the error of
-    their evaluation there.
+    evaluation, which names signal or exit status; the next evaluation starts another one, with the
+    newest weights. An actor is such a process, as those of :class:`~windrow.ray.RayCollector` are.
+    A Ray that the evaluator has started ends with it.
 
     Raises:
         ImportError: ``backend="ray"``, and Ray is not installed.
@@ -302,8 +291,10 @@ class Evaluator(Ending):
         3
     """
 
-    _core: Any
+    _core: EvaluatorCore
     _backend: str
+    #: Starts the process somewhere else, where that is not on this machine.
+    _launcher: Any = None
     #: Functions that let the user's environment gather statistics again.
     _undo: Sequence[Callable[[], None]] = ()
     #: What a notebook shows of the arguments.
@@ -318,14 +309,6 @@ class Evaluator(Ending):
             "where busy": arguments.busy_policy,
             "names begin with": arguments.log_prefix,
         }
-        if arguments.backend == "ray":
-            self._backend = arguments.backend
-            name = type(self).__name__
-            self._choice, self._core = _ray_evaluator.build(Evaluator, name, arguments)
-            self._choice.tell()
-            self._source = self._choice.source
-            ALIVE.add(self)
-            return
         given = arguments.env
         if arguments.video is not None:
             given, self._undo = filmed(
@@ -333,10 +316,18 @@ class Evaluator(Ending):
             )
         # A factory makes the environment where the evaluator runs.
         env = _statistics.FrozenFactory(given) if is_function(given) else env_of(given)
-        with setup.sending() as environments:
-            self._make(arguments, env)
-            if self._backend == "thread":
-                environments.keep()
+        try:
+            if arguments.backend == "ray":
+                self._launcher = _ray.evaluator_launcher(
+                    type(self).__name__, arguments.num_gpus, arguments.ray_kwargs
+                )
+            with setup.sending() as environments:
+                self._make(arguments, env)
+                if self._backend == "thread":
+                    environments.keep()
+        except BaseException:
+            self._let_go()
+            raise
         self._choice.tell()
         ALIVE.add(self)
 
@@ -357,21 +348,16 @@ class Evaluator(Ending):
             if doubt is not None:
                 choice = replace(choice, doubt=doubt, surprise="once")
             self._source, self._choice = choice.source, choice
-            self._backend = "thread" if sent is None else "process"
+            self._backend = "thread" if sent is None else arguments.backend or "process"
             if sent is None and arguments.init_fn is not None:
                 arguments.init_fn()
-        except BaseException:
-            self._thaw()
-            raise
-        try:
-            self._core = EvaluatorCore(_options(arguments, env, sent, choice, exploration))
-        except BaseException as error:
+            options = _options(arguments, env, sent, choice, exploration)
+            self._core = EvaluatorCore({**options, "launcher": self._launcher})
+        except Exception as error:
             refused = refusal(error)
-            if refused is not None and not isinstance(arguments.policy, Sent):
-                self._make(arguments, env, unfit(refused))
-                return
-            self._thaw()
-            raise
+            if refused is None:
+                raise
+            return self._make(arguments, env, unfit(refused))
         if sent is not None:
             # The process has a copy of the environment.
             self._thaw()
@@ -440,7 +426,7 @@ class Evaluator(Ending):
         """Errors of environments that were lost and made anew, since the last call; see
         ``on_loss``.
         """
-        return [] if self._backend == "ray" else self._core.take_losses()
+        return self._core.take_losses()
 
     @property
     def pending(self) -> bool:
@@ -491,7 +477,13 @@ class Evaluator(Ending):
             if timeout is not None or not self._leave_if_interrupted():
                 self._core.shutdown(timeout)
         finally:
-            self._thaw()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Ends what an evaluator has beside its engine's."""
+        self._thaw()
+        if self._launcher is not None:
+            self._launcher.close()
 
     def _thaw(self) -> None:
         """Lets the user's environment gather statistics again."""
@@ -501,7 +493,7 @@ class Evaluator(Ending):
 
     def _leave(self, seconds: float | None) -> bool:
         ended = self._core.end(seconds)
-        self._thaw()
+        self._let_go()
         return ended
 
     def _end_with(self, error: BaseException) -> None:
@@ -510,7 +502,7 @@ class Evaluator(Ending):
 
     def __del__(self) -> None:
         super().__del__()
-        self._thaw()
+        self._let_go()
 
     @_html.table
     def _repr_html_(self) -> dict[str, Any]:
@@ -563,6 +555,7 @@ def _chosen(
     env: object, arguments: EvaluatorArguments, exploration: str, backend: str, *, apart: bool
 ) -> Choice:
     """The policy in the form that the engine takes; ``apart`` for one that a process gets."""
+    is_here = arguments.backend != "ray"
     return choose(
         arguments.policy,
         policy_factories(_with_env(arguments.policy_factory, env), 1),
@@ -570,8 +563,9 @@ def _chosen(
             exploration,
             threads=True,
             apart=apart,
-            device=device_of("device", arguments.device),
+            device=device_of("device", arguments.device, is_here=is_here),
             named=None if arguments.device is None else torch.device(arguments.device),
+            is_here=is_here,
             trust=bool(arguments.trust_policy),
             evaluates=True,
         ),
@@ -646,20 +640,15 @@ def _sent(env: object, core: object, arguments: EvaluatorArguments) -> dict[str,
     except NoProcesses as error:
         if arguments.backend is None and arguments.step_timeout is None:
             return None
-        told = (
-            str(error)
-            .replace('placement="processes"', 'backend="process"')
-            .replace('placement="threads"', 'backend="thread"')
-        )
-        raise type(error)(
-            told.replace("create_env_fn", "env").replace("to each worker", "to its process")
-        ) from error
+        to = "its actor" if arguments.backend == "ray" else "its process"
+        who = f'backend="{arguments.backend or "process"}"'
+        raise error.of(Door(who, to, 'choose backend="thread"', "env")) from error
 
 
 def _wants_process(env: object, arguments: EvaluatorArguments) -> bool:
-    """Whether the evaluator is to run in a process."""
+    """Whether the evaluator is to run in a process, on this machine or in an actor."""
     if arguments.backend is not None:
-        return arguments.backend == "process"
+        return arguments.backend != "thread"
     return not _stays(env, arguments)
 
 
@@ -692,6 +681,43 @@ def _with_env(factory: Callable[..., T] | None, env: object) -> Callable[..., T]
     """``factory`` as a function without arguments, which passes the environment on if ``factory``
     requires one.
     """
-    if factory is None or not _wants_env(factory):
-        return factory
-    return lambda: factory(env.made if isinstance(env, Factory) else env)
+    return factory if factory is None or not _wants_env(factory) else _OfEnv(factory, env)
+
+
+class _OfEnv:
+    """Calls ``factory`` with the environment that is stepped in the same process; where that is
+    another one, with an environment that is made for the call.
+    """
+
+    #: See :func:`windrow.processes.blame.parts`.
+    is_around_a_function = True
+
+    def __init__(self, factory: Callable[..., Any], env: Any) -> None:
+        self.factory, self._env = factory, env
+
+    def __call__(self) -> Any:
+        env = self._env
+        if not isinstance(env, Factory):
+            return self.factory(env)
+        if env.made is not None:
+            return self.factory(env.made)
+        try:
+            made = env()
+        except Exception as error:
+            error.add_note(
+                "policy_factory has a parameter, so an environment is made here too: without one, it needs none"
+            )
+            raise
+        try:
+            return self.factory(made)
+        finally:
+            made.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial, (_of_env, self.factory)
+
+
+def _of_env(factory: Callable[..., T]) -> T:
+    """What ``factory`` makes for the environment of this worker process."""
+    env = setup.worker.environment
+    return factory(env.made if isinstance(env, Factory) else env)

@@ -240,6 +240,7 @@ class ParallelEnv(SerialEnv):
     _takes_states = True
     #: Whether others warn for all of its members.
     _is_quiet = False
+    _door = setup.MEMBER
 
     @takes(ParallelArguments)
     def __init__(self, arguments: ParallelArguments) -> None:
@@ -263,7 +264,7 @@ class ParallelEnv(SerialEnv):
         def pickled(make: object, kwargs: dict[str, Any] | None, is_quiet: bool) -> bytes:
             known = id(make), id(kwargs), is_quiet
             if known not in sent:
-                sent[known] = setup.member(make, kwargs or None, is_quiet=is_quiet)
+                sent[known] = setup.member(make, kwargs or None, self._door, is_quiet=is_quiet)
             return sent[known]
 
         given = enumerate(zip(self._makers, self._kwargs, strict=True))

@@ -18,6 +18,7 @@ from windrow.envs._convert import of
 from windrow.envs._described import Facts
 from windrow.envs._recipe import Many, Parallel, Recipe
 from windrow.processes import setup
+from windrow.processes.pickling import Door
 
 Index = int | Sequence[int] | None
 #: Of the engine: which members have answered, what they have returned, and what followed where they
@@ -464,8 +465,8 @@ class ProcessorAsyncEnvPool(AsyncEnvPool):
             return recipes
 
         def sent(number: int, make: object, kwargs: dict[str, Any] | None) -> bytes:
-            of, instead = 'backend="multiprocessing"', 'choose backend="threading"'
-            return setup.member(make, kwargs or None, of, instead, is_quiet=number > 0)
+            door = Door('backend="multiprocessing"', instead='choose backend="threading"')
+            return setup.member(make, kwargs or None, door, is_quiet=number > 0)
 
         given = enumerate(zip(recipes, self.env_makers, self.create_env_kwargs, strict=True))
         return tuple(

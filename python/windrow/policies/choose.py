@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -118,7 +117,7 @@ class Choice:
         surprise: how often to warn of that, where a user may expect Rust to evaluate it; None where
             nobody does.
         has_weights: there are weights that a ``source`` would give: workers have policies that
-            functions made, or that another process chose.
+            functions made, or that a server evaluates.
         written: names of buffers that a call of the user's own module writes itself, known after
             the first call.
         audit: compares delivered rows of a policy that the engine evaluates with its module.
@@ -156,15 +155,6 @@ class Choice:
         """
         weights = weights_of(given)
         return widened(weights if self.beside is None else self.beside.added_to(weights))
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A policy that another process has chosen, as :func:`windrow.processes.setup.policy` has
-    written it. Its weights come from there.
-    """
-
-    pickled: bytes
 
 
 def exploration_name(exploration_type: object, exploration_mode: object = None) -> str:
@@ -218,7 +208,7 @@ def is_model(policy: Any) -> bool:
 
 
 def choose(
-    policy: Policy | Sent | None,
+    policy: Policy | None,
     factories: Sequence[Callable[[], Any]] | None,
     conditions: Conditions,
     *,
@@ -240,8 +230,6 @@ def choose(
             ``"native"``.
     """
     one_of(*BACKENDS)("policy_backend", backend)
-    if isinstance(policy, Sent):
-        return Choice(pickle.loads(policy.pickled), has_weights=True)
     if factories is not None:
         return _made(policy, factories, conditions, backend)
     if is_random(policy, env):

@@ -9,7 +9,7 @@ from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from windrow.processes.pickling import NoProcesses, Unsendable, dumps
+from windrow.processes.pickling import Door, NoProcesses, Unsendable, dumps
 
 
 def pickled(value: object, arguments: dict[str, Any]) -> bytes:
@@ -24,12 +24,16 @@ def pickled(value: object, arguments: dict[str, Any]) -> bytes:
         raise
     except Exception as error:
         for name, given in arguments.items():
-            for path, culprit in _culprits(given, name):
-                raise Unsendable(
-                    f'placement="processes" sends {name} to each worker, but {path}, {_short(culprit)}, cannot be pickled: {error}. '
-                    'Make it within the function, or choose placement="threads"'
-                ) from error
+            for path, culprit in _culprits(given, ""):
+                problem = f"{path}, {_short(culprit)}, cannot be pickled: {error}"
+                raise Unsendable.said(partial(_refused, name, problem)) from error
         raise
+
+
+def _refused(name: str, problem: str, door: Door) -> str:
+    """The message about a ``problem``, which begins with its place in the argument ``name``."""
+    name = door.env if name == "create_env_fn" else name
+    return f"{door.who} sends {name} to {door.to}, but {name}{problem}. Make it within the function{door.or_instead}"
 
 
 def _culprits(value: object, path: str, depth: int = 6) -> Iterator[tuple[str, Any]]:

@@ -7,14 +7,45 @@ import functools
 import io
 import pickle
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Door:
+    """How errors name the argument or the class that starts processes: ``who`` sends something
+    ``to`` a process, what to do ``instead``, and the argument that has the environments.
+    """
+
+    who: str = 'placement="processes"'
+    to: str = "each worker"
+    instead: str = 'choose placement="threads"'
+    env: str = "create_env_fn"
+
+    @property
+    def or_instead(self) -> str:
+        """The end of a sentence that has named another way out."""
+        return self.instead and f", or {self.instead}"
+
+
 class NoProcesses(RuntimeError):
     """Workers cannot be processes; in threads the same collector would do."""
+
+    _say: Callable[[Door], str]
+
+    @classmethod
+    def said(cls, say: Callable[[Door], str], door: Door = Door()) -> Self:
+        """The error with the message that ``say`` returns for ``door``, a collector by default."""
+        error = cls(say(door))
+        error._say = say
+        return error
+
+    def of(self, door: Door) -> Self:
+        """The same error, of ``door``."""
+        return self.said(self._say, door)
 
 
 class Unsendable(NoProcesses, TypeError):
@@ -61,8 +92,8 @@ def pickler() -> type[pickle.Pickler]:
     try:
         import cloudpickle
     except ModuleNotFoundError as error:
-        raise NoProcesses(
-            'placement="processes" needs cloudpickle: pip install cloudpickle, or choose placement="threads"'
+        raise NoProcesses.said(
+            lambda door: f"{door.who} needs cloudpickle: pip install cloudpickle{door.or_instead}"
         ) from error
 
     class Pickler(cloudpickle.Pickler):

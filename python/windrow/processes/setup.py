@@ -25,10 +25,13 @@ from windrow.envs import _convert
 from windrow.envs._factory import Factory, is_function
 from windrow.envs._recipe import Parallel, Recipe
 from windrow.processes.blame import pickled
-from windrow.processes.pickling import dumps
+from windrow.processes.pickling import Door, Unsendable, dumps
 
 #: Counts the environments in processes of this program.
 _MADE = itertools.count()
+
+MEMBER = Door("ParallelEnv", instead="take SerialEnv")
+"""How errors name environments that step side by side."""
 
 worker = types.SimpleNamespace(environment=None, is_process=False)
 """The environments of this process if it is a worker process (``is_process``): as the user gave
@@ -115,14 +118,11 @@ def environments(
 def member(
     env: object,
     kwargs: dict[str, Any] | None = None,
-    of: str = "ParallelEnv",
-    instead: str = "take SerialEnv",
-    name: str = "create_env_fn",
+    door: Door = MEMBER,
     *,
     is_quiet: bool = False,
 ) -> bytes:
-    """How to make the environments ``env``, a member ``of`` something that errors name with what to
-    do ``instead``, in another process. The user gave them as the argument ``name``. A member
+    """How to make the environments ``env``, a member of ``door``, in another process. A member
     ``is_quiet`` where the first one warns for all.
 
     Raises:
@@ -132,15 +132,8 @@ def member(
         return environments(
             Factory(env) if is_function(env) else env, kwargs, None, is_quiet=is_quiet
         )
-    except TypeError as error:
-        # Said of collectors elsewhere.
-        told = (
-            str(error)
-            .replace('placement="processes" sends', f"{of} sends")
-            .replace('choose placement="threads"', instead)
-        )
-        told = told.replace("create_env_fn", name)
-        raise TypeError(told) from error.__cause__
+    except Unsendable as error:
+        raise TypeError(str(error.of(door))) from error.__cause__
 
 
 def members(recipe: Parallel) -> list[tuple[bytes, int]]:
@@ -165,15 +158,9 @@ def policy(core: object) -> bytes:
         NoProcesses: something that it is made of cannot be sent; the error names it.
     """
     if isinstance(core, dict) and "remote" not in core:
-        # In an actor they are bytes already.
-        weights = (
-            core["weights"]
-            if isinstance(core["weights"], bytes)
-            else tensors_to_bytes(core["weights"])
-        )
         core = {
             **core,
-            "weights": weights,
+            "weights": tensors_to_bytes(core["weights"]),
             "fallback": None if core["fallback"] is None else [],
         }
     elif isinstance(core, list):
@@ -211,40 +198,15 @@ class _Origin:
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         process = sys.modules.get("multiprocessing.process")
         key = None if process is None else bytes(process.current_process().authkey)
-        return _take_origin, (_path(), key)
-
-
-def _path() -> list[str]:
-    """Where this process finds modules."""
-    return [os.path.abspath(entry) for entry in sys.path]
-
-
-def _take_path(path: list[str]) -> None:
-    sys.path += [entry for entry in path if entry not in sys.path]
+        return _take_origin, ([os.path.abspath(entry) for entry in sys.path], key)
 
 
 def _take_origin(path: list[str], key: bytes | None) -> None:
-    _take_path(path)
+    sys.path += [entry for entry in path if entry not in sys.path]
     if key is not None:
         from multiprocessing.process import current_process
 
         current_process().authkey = key
-
-
-def surroundings() -> bytes:
-    """What a process on any machine has to know before it can read what is the user's: where
-    modules are, ids of Gymnasium, and torch's type of real numbers.
-    """
-    return pickle.dumps((_path(), dumps((_registered(), _number_type()))))
-
-
-def arrive(sent: bytes) -> None:
-    """Takes over what :func:`surroundings` has told."""
-    path, known = pickle.loads(sent)
-    _take_path(path)
-    specs, number_type = pickle.loads(known)
-    _take_number_type(number_type)
-    _register(specs)
 
 
 def _register(specs: list[Any]) -> None:

@@ -45,8 +45,10 @@ def program(
         NoProcesses: nobody knows where the interpreter is, as in a program that embeds it.
     """
     if not sys.executable:
-        raise NoProcesses(
-            'placement="processes" needs the path of the interpreter, but sys.executable is empty: choose placement="threads"'
+        raise NoProcesses.said(
+            lambda door: (
+                f"{door.who} needs the path of the interpreter, but sys.executable is empty: {door.instead}"
+            )
         )
     # Those by which this interpreter was started, such as -O and -W. A worker that runs in another
     # folder's name does not look there first: -P.

@@ -18,7 +18,7 @@ from windrow.collectors._base import (
 )
 from windrow.policies.choose import Choice
 from windrow.processes.blame import held_weights
-from windrow.processes.pickling import Unsendable
+from windrow.processes.pickling import Door, Unsendable
 from windrow.ray._launcher import RayLauncher
 
 T = TypeVar("T")
@@ -85,14 +85,8 @@ class RayCollector(BaseCollector):
             self._build(workers)
         except Unsendable as error:
             self._launcher.close()
-            told = (
-                str(error)
-                .replace('placement="processes" sends', f"a {type(self).__name__} sends")
-                .replace("each worker", "each actor")
-            )
-            raise TypeError(
-                told.replace(', or choose placement="threads"', "")
-            ) from error.__cause__
+            door = Door(f"a {type(self).__name__}", "each actor", instead="")
+            raise TypeError(str(error.of(door))) from error.__cause__
         except BaseException:
             self._launcher.close()
             raise

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from windrow import _needs
 from windrow._lazy import module
 from windrow._warnings import warn
 from windrow.ray import _session
@@ -58,6 +59,7 @@ class RayLauncher:
         num_threads: int | None = None,
     ) -> None:
         self._configs = remote_configs
+        self._advice = "take fewer actors, or let each claim less by remote_configs"
         self._ray, self._release = _session.acquire(type(self).__name__, ray_init_config)
         self.address = f"{self._own_host()}:0" if address is None else address
         self._patience = patience
@@ -103,7 +105,7 @@ class RayLauncher:
         _session.check_claims(
             self._ray,
             [self.options(worker) for worker in range(workers)],
-            "take fewer actors, or let each claim less by remote_configs",
+            self._advice,
         )
 
     def start(self, invitation: str) -> RunningActor:
@@ -148,6 +150,30 @@ class RayLauncher:
         collector.
         """
         self._release()
+
+
+def evaluator_launcher(
+    name: str, num_gpus: float | None, ray_kwargs: Mapping[str, Any] | None
+) -> RayLauncher:
+    """The launcher of an evaluator, a ``name`` of windrow, whose actor claims ``num_gpus``, by
+    default a GPU if Ray has any.
+
+    Raises:
+        ImportError: Ray is not installed.
+        RuntimeError: Ray has less than the actor claims.
+    """
+    _needs.module(name, "ray", "ray")
+    made = RayLauncher()
+    try:
+        if num_gpus is None:
+            num_gpus = min(1, int(made._ray.cluster_resources().get("GPU", 0)))
+        made._configs = {"num_gpus": num_gpus, **(ray_kwargs or {})}
+        made._advice = "let it claim less by num_gpus and ray_kwargs"
+        made.check_claims(1)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 #: Actors that ended with their Ray. While that shuts down, dropping one of its references would end

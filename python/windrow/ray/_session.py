@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from windrow import _needs, _windrow
-from windrow._codecs import codec
 from windrow.collectors._ending import _end_all
 from windrow.processes.exceptions import RemoteTraceback
 
@@ -185,8 +184,7 @@ def raise_cause(error: RayTaskError) -> NoReturn:
         cause = cause.cause
     if not isinstance(cause, BaseException):
         raise error
-    sent = vars(cause).pop("_sent_cause", None)
-    raise cause from (RemoteTraceback(str(error)) if sent is None else codec(True).read_error(sent))
+    raise cause from RemoteTraceback(str(error))
 
 
 class Sender:

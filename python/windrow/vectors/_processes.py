@@ -22,7 +22,7 @@ from windrow._windrow import ParallelMembers, VectorCore
 from windrow.envs._convert import Gift
 from windrow.envs._recipe import Many, Parallel, Recipe, Vector
 from windrow.processes import setup
-from windrow.processes.pickling import dumps
+from windrow.processes.pickling import Door, dumps
 from windrow.processes.proxy import Remote
 from windrow.vectors._base import (
     Notes,
@@ -567,7 +567,5 @@ def sent(
         Starter(dict(numbered[first : first + each]), mode, wrap, on_loss)
         for first in range(0, len(makers), each)
     ]
-    return [
-        setup.member(one, None, "make_vec", "leave workers out", "env", is_quiet=place > 0)
-        for place, one in enumerate(starters)
-    ]
+    door = Door("make_vec", instead="leave workers out", env="env")
+    return [setup.member(one, None, door, is_quiet=place > 0) for place, one in enumerate(starters)]

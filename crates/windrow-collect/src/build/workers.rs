@@ -13,6 +13,8 @@ use windrow_sync::Interrupt;
 
 use super::envs::{common, make_all};
 use crate::config::builder::CollectorBuilder;
+#[cfg(target_os = "linux")]
+use crate::config::builder::WorkerStart;
 use crate::config::plan::Placement;
 use crate::error::{ArgumentError, BuildError};
 use crate::placement::Workers;
@@ -64,7 +66,7 @@ impl NewWorkers {
             Placement::Threads => false,
             #[cfg(target_os = "linux")]
             Placement::Processes => {
-                let program = program(chosen)?;
+                let program = program(&chosen.start)?;
                 return Handshake::start(&makers, program, &chosen.interrupt).map(Self::Processes);
             }
             #[cfg(not(target_os = "linux"))]
@@ -216,13 +218,13 @@ impl Local {
 
 /// What runs as a worker process.
 #[cfg(target_os = "linux")]
-fn program(chosen: &CollectorBuilder) -> Result<Program, BuildError> {
+fn program(start: &WorkerStart) -> Result<Program, BuildError> {
     #[cfg(feature = "remote")]
-    if let Some(launcher) = &chosen.launcher {
+    if let Some(launcher) = &start.launcher {
         let launcher = Arc::clone(launcher);
-        return Ok(elsewhere::relay::program(launcher, chosen.refused_values));
+        return Ok(elsewhere::relay::program(launcher, start.refused_values));
     }
-    Ok(or_current(chosen.worker_program.as_ref())?.into())
+    Ok(or_current(start.program.as_ref())?.into())
 }
 
 /// What the policies of all workers say about themselves: all write the same columns.

@@ -38,14 +38,21 @@ pub struct CollectorBuilder {
     pub(crate) hooks: Hooks,
     pub(crate) weight_source: Option<WeightSource>,
     pub(crate) updater: Option<Box<dyn WeightUpdater>>,
-    /// What runs as a worker process, in place of this program.
     #[cfg(target_os = "linux")]
-    pub(crate) worker_program: Option<WorkerProgram>,
-    /// What starts workers somewhere else, in place of processes on this machine.
-    #[cfg(all(target_os = "linux", feature = "remote"))]
+    pub(crate) start: WorkerStart,
+}
+
+/// How worker processes are started.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Default)]
+pub(crate) struct WorkerStart {
+    /// Runs as a worker process, in place of this program.
+    pub(crate) program: Option<WorkerProgram>,
+    /// Starts workers somewhere else, in place of processes on this machine.
+    #[cfg(feature = "remote")]
     pub(crate) launcher: Option<Arc<dyn Launcher>>,
-    /// See [`refused_values`](Self::refused_values).
-    #[cfg(all(target_os = "linux", feature = "remote"))]
+    /// See [`CollectorBuilder::refused_values`].
+    #[cfg(feature = "remote")]
     pub(crate) refused_values: Option<u8>,
 }
 
@@ -69,11 +76,7 @@ impl CollectorBuilder {
             weight_source: None,
             updater: None,
             #[cfg(target_os = "linux")]
-            worker_program: None,
-            #[cfg(all(target_os = "linux", feature = "remote"))]
-            launcher: None,
-            #[cfg(all(target_os = "linux", feature = "remote"))]
-            refused_values: None,
+            start: WorkerStart::default(),
         }
     }
 
@@ -82,7 +85,7 @@ impl CollectorBuilder {
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn worker_program(mut self, program: WorkerProgram) -> Self {
-        self.worker_program = Some(program);
+        self.start.program = Some(program);
         self
     }
 
@@ -91,7 +94,7 @@ impl CollectorBuilder {
     #[cfg(all(target_os = "linux", feature = "remote"))]
     #[must_use]
     pub fn launcher(mut self, launcher: impl Launcher + 'static) -> Self {
-        self.launcher = Some(Arc::new(launcher));
+        self.start.launcher = Some(Arc::new(launcher));
         self.placement(Placement::Processes)
     }
 
@@ -102,7 +105,7 @@ impl CollectorBuilder {
     #[cfg(all(target_os = "linux", feature = "remote"))]
     #[must_use]
     pub fn refused_values(mut self, first: u8) -> Self {
-        self.refused_values = Some(first);
+        self.start.refused_values = Some(first);
         self
     }
 

@@ -17,6 +17,10 @@ use super::requests::EvaluatorRequests;
 use super::run::{EvaluationOptions, Runner};
 use crate::build::check_step_timeout;
 use crate::config::builder::EnvMaker;
+#[cfg(target_os = "linux")]
+use crate::config::builder::WorkerStart;
+#[cfg(all(target_os = "linux", feature = "remote"))]
+use crate::config::launcher::Launcher;
 use crate::config::options::CollectorConfig;
 use crate::config::plan::{OnLoss, Placement};
 use crate::error::{ArgumentError, BuildError};
@@ -53,7 +57,7 @@ pub struct EvaluatorBuilder {
     /// Of the collector that plays the episodes.
     config: CollectorConfig,
     #[cfg(target_os = "linux")]
-    worker_program: Option<WorkerProgram>,
+    start: WorkerStart,
     num_trajectories: usize,
     max_steps: Option<usize>,
     busy_policy: BusyPolicy,
@@ -78,7 +82,7 @@ impl EvaluatorBuilder {
                 ..CollectorConfig::default()
             },
             #[cfg(target_os = "linux")]
-            worker_program: None,
+            start: WorkerStart::default(),
             num_trajectories: 10,
             max_steps: None,
             busy_policy: BusyPolicy::default(),
@@ -155,8 +159,17 @@ impl EvaluatorBuilder {
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn worker_program(mut self, program: WorkerProgram) -> Self {
-        self.worker_program = Some(program);
+        self.start.program = Some(program);
         self
+    }
+
+    /// Lets `launcher` start the worker somewhere else, as
+    /// [`CollectorBuilder::launcher`](crate::CollectorBuilder::launcher).
+    #[cfg(all(target_os = "linux", feature = "remote"))]
+    #[must_use]
+    pub fn launcher(mut self, launcher: impl Launcher + 'static) -> Self {
+        self.start.launcher = Some(Arc::new(launcher));
+        self.placement(Placement::Processes)
     }
 
     /// The time without a step after which the process counts as hung and is killed, as
@@ -328,7 +341,7 @@ impl EvaluatorBuilder {
                 longest: self.max_steps,
                 config: self.config,
                 #[cfg(target_os = "linux")]
-                worker_program: self.worker_program,
+                start: self.start,
             },
             EvaluationOptions {
                 num_trajectories: self.num_trajectories,

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use windrow_env::{EnvError, EnvFactory, EnvRecipe, StepCounter, VecEnv};
-#[cfg(target_os = "linux")]
-use windrow_peer::WorkerProgram;
 use windrow_policy::PolicyRecipe;
 use windrow_sync::Interrupt;
 
 use crate::config::builder::CollectorBuilder;
 use crate::config::builder::EnvMaker;
+#[cfg(target_os = "linux")]
+use crate::config::builder::WorkerStart;
 use crate::config::options::CollectorConfig;
 use crate::deliver::collector::Collector;
 use crate::error::BuildError;
@@ -39,7 +39,7 @@ pub(super) struct Recipe {
     /// Steps after which an episode is cut.
     pub(super) longest: Option<usize>,
     #[cfg(target_os = "linux")]
-    pub(super) worker_program: Option<WorkerProgram>,
+    pub(super) start: WorkerStart,
 }
 
 impl Recipe {
@@ -57,7 +57,7 @@ impl Recipe {
         }));
         #[cfg(target_os = "linux")]
         {
-            builder.worker_program.clone_from(&self.worker_program);
+            builder.start = self.start.clone();
         }
         builder.build()
     }
