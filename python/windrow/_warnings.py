@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from types import FrameType
 
 
 class Warning(UserWarning):
@@ -46,7 +45,9 @@ def warn(message: str, kind: type[Warning] = Warning) -> None:
     it was called.
     """
     frame = sys._getframe()
-    while frame.f_back is not None and _is_between(frame):
+    while frame.f_back is not None and (
+        str(frame.f_globals.get("__name__", "")).partition(".")[0] in _BETWEEN
+    ):
         frame = frame.f_back
     known = frame.f_globals
     registry = known.setdefault("__warningregistry__", {})
@@ -65,7 +66,3 @@ def warn_once(subject: str, message: str, kind: type[Warning] = Warning) -> None
     if subject not in _told:
         _told.add(subject)
         warn(message, kind)
-
-
-def _is_between(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _BETWEEN

@@ -119,7 +119,7 @@ def collect(
         "num_envs": None if num_envs == 1 else num_envs,
         "seed": options["seed"],
         "exploration_type": "deterministic" if options["greedy"] else None,
-        "progress": _has_terminal() if progress is None else progress,
+        "progress": sys.stderr.isatty() and is_installed("tqdm") if progress is None else progress,
     }
     if workers == 1:
         collector: Any = collectors.Collector(env, policy, **arguments)
@@ -153,10 +153,6 @@ def _summary(frames: int, seconds: float, returns: Returns) -> str:
         else f"{ended:,} episode{'s' if ended > 1 else ''} ended, mean return {mean:.4g}"
     )
     return f"{frames:,} frames in {seconds:.3g} s ({short(frames / seconds)} frames/s), {episodes}"
-
-
-def _has_terminal() -> bool:
-    return sys.stderr.isatty() and is_installed("tqdm")
 
 
 def _check_free(out: Path, force: bool) -> None:

@@ -21,7 +21,14 @@ def states_of(envs: list[Any]) -> dict[str, Any]:
         envs: for each worker an environment, or a factory, whose environments are
             ``made_together``; or where they are in a process.
     """
-    return _numbered([_states_at(entry) for entry in envs])
+    return _numbered(
+        [
+            entry.states()
+            if isinstance(entry, RemoteEnv)
+            else _numbered([_state_of(env) for env in _made(entry)])
+            for entry in envs
+        ]
+    )
 
 
 def load(envs: list[Any], states: Mapping[str, Any]) -> None:
@@ -57,14 +64,6 @@ def load(envs: list[Any], states: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"env_state_dict has other numbers than {env!r}: call its load_state_dict with it before the collector is built"
             )
-
-
-def _states_at(entry: object) -> dict[str, Any]:
-    return (
-        entry.states()
-        if isinstance(entry, RemoteEnv)
-        else _numbered([_state_of(env) for env in _made(entry)])
-    )
 
 
 def _made(entry: object) -> list[Any]:

@@ -1,4 +1,3 @@
-import functools
 import inspect
 import os
 import secrets
@@ -595,17 +594,12 @@ def _options(
     if (arguments.dump_video or arguments.video) and (
         isinstance(env, Factory) or any(_statistics.recorders(env))
     ):
-        dump = (
-            functools.partial(_dump, env) if sent is None else RemoteEnv(options["process"], 0).dump
+        options["write_recordings"] = (
+            (lambda step: _statistics.dump(env.made if isinstance(env, Factory) else env, step))
+            if sent is None
+            else RemoteEnv(options["process"], 0).dump
         )
-        options["write_recordings"] = dump
     return options
-
-
-def _dump(env: object, step: int) -> None:
-    """Lets the recorders of an environment write what they have recorded."""
-    for recorder in _statistics.recorders(env.made if isinstance(env, Factory) else env):
-        recorder.dump(step=step)
 
 
 def _tensors(result: dict[str, Any]) -> "tensordict.TensorDictBase":

@@ -127,6 +127,12 @@ def recorders(env: object) -> list[Any]:
     return [part for part in found if id(part) not in told]
 
 
+def dump(env: object, step: int) -> None:
+    """Lets the recorders of an environment write what they have recorded."""
+    for recorder in recorders(env):
+        recorder.dump(step=step)
+
+
 def _records(part: object) -> bool:
     dump = getattr(type(part), "dump", None)
     if dump is None:

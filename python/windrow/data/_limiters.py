@@ -9,10 +9,6 @@ from windrow.data._part import Part
 __all__ = ["RateLimiter"]
 
 
-def _ratio(name: str, value: object) -> float | None:
-    return None if value is None else real(name, value)
-
-
 class RateLimiter(Part, kind="RateLimiter"):
     """Lets samples and writes through, or makes them wait, counted in frames. :meth:`min_size` and
     :meth:`sample_to_insert_ratio` make one.
@@ -40,7 +36,9 @@ class RateLimiter(Part, kind="RateLimiter"):
     """
 
     samples_per_insert: float | None = argument(
-        "samples of each frame; with None, writes never wait", kw_only=False, check=_ratio
+        "samples of each frame; with None, writes never wait",
+        kw_only=False,
+        check=lambda name, value: None if value is None else real(name, value),
     )
     min_size_to_sample: int = argument(
         "frames that samples wait for", kw_only=False, check=at_least(0)

@@ -38,7 +38,7 @@ def _answered(verb: str, *arguments: Any) -> Any:
     if verb == "load_states":
         return _env_states.load([setup.worker.environment], *arguments)
     if verb == "dump":
-        return _dump(*arguments)
+        return _statistics.dump(_environment(), *arguments)
     path, given = arguments[0], arguments[1:]
     found = _environment()
     for kind, name in path:
@@ -56,12 +56,6 @@ def _answered(verb: str, *arguments: Any) -> Any:
     if is_value(found):
         return "value", found
     return ("callable" if callable(found) else "object"), None
-
-
-def _dump(step: int) -> None:
-    """Makes the recorders of the environment write what they have recorded."""
-    for recorder in _statistics.recorders(_environment()):
-        recorder.dump(step=step)
 
 
 def _environment() -> Any:

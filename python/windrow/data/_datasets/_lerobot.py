@@ -468,16 +468,15 @@ def _read(path: Path) -> Iterator[Named]:
             named.pop("task_index", None)
         for name in videos:
             named[name] = numpy.stack([next(pictures[name]) for _ in range(table.num_rows)])
+        short = {_STATE: "observation"}
         yield {
-            entries.get(name) or _short(name): _as_given(values, *layout[entries[name]])
+            entries.get(name) or short.get(name, name.removeprefix(_PICTURES)): _as_given(
+                values, *layout[entries[name]]
+            )
             if name in entries
             else values
             for name, values in named.items()
         }
-
-
-def _short(name: str) -> str:
-    return "observation" if name == _STATE else name.removeprefix(_PICTURES)
 
 
 def _as_given(values: Array, dtype: str, shape: tuple[int, ...]) -> Array:

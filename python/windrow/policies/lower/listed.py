@@ -276,7 +276,10 @@ class Listed:
 
     def _value(self, where: str, value: Any, *, are_tensors: bool = False) -> None:
         """What an attribute holds."""
-        if isinstance(value, origin.FIXED) and _is_plain(type(value)):
+        # Classes below plain values have attributes.
+        if isinstance(value, origin.FIXED) and (
+            origin.root(type(value).__module__) in ("builtins", "numpy", "torch")
+        ):
             return
         if isinstance(value, torch.Tensor):
             self._tensor(where, value, are_tensors)
@@ -364,11 +367,6 @@ def is_listed(kind: type) -> bool:
 
 def _name(kind: Any) -> _Name:
     return getattr(kind, "__module__", ""), getattr(kind, "__qualname__", "")
-
-
-def _is_plain(kind: type) -> bool:
-    """Whether a plain value is no more than that: classes below have attributes."""
-    return origin.root(kind.__module__) in ("builtins", "numpy", "torch")
 
 
 def _is_shadow(kind: type, name: str) -> bool:

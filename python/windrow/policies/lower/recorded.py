@@ -334,16 +334,14 @@ def _attributes(policy: Any) -> Any:
     parts = list(owner.modules()) if isinstance(owner, nn.Module) else [owner]
     return [
         [
-            (name, id(value), value._version if _has_version(value) else 0)
+            (name, id(value), value._version)
+            if isinstance(value, torch.Tensor) and not value.is_inference()
+            else (name, id(value), 0)
             for name, value in vars(part).items()
         ]
         for part in parts
         if hasattr(part, "__dict__")
     ]
-
-
-def _has_version(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not value.is_inference()
 
 
 def python_generators() -> Any:
