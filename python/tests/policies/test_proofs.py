@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ from torchrl.modules import (
     TanhNormal,
 )
 
+from windrow.collectors import Evaluator
 from windrow.policies.lower.listed import Listed, is_listed
 from windrow.policies.lower.origin import NotListed
 
@@ -412,3 +414,28 @@ def test_a_class_of_a_known_name_is_no_known_class() -> None:
     fake = type("Linear", (nn.Linear,), {"__module__": "torch.nn.modules.linear"})
     assert is_listed(nn.Linear)
     assert not is_listed(fake)
+
+
+WAYS_TO_ITSELF: dict[str, Callable[[nn.Module], Any]] = {
+    "a number of its own": lambda self: self.by_number.get(id(self), 0.0),
+    "a key": lambda self: self.by_itself.get(self, 0.0),
+    "a member": lambda self: 1.0 if self in self.by_itself else 0.0,
+    "a weak key": lambda self: self.by_weak.get(self, 0.0),
+    "an item": lambda self: 1.0 if self.itself[0] is self else 0.0,
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_ITSELF.values(), ids=WAYS_TO_ITSELF.keys())
+def test_an_evaluator_reads_no_policy_that_sees_that_another_stands_for_it(way: Any) -> None:
+    class Itself(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 2)
+            self.by_number, self.by_itself, self.itself = {id(self): 1.0}, {self: 1.0}, [self]
+            self.by_weak = weakref.WeakKeyDictionary({self: 1.0})
+
+        def forward(self, observation: torch.Tensor) -> torch.Tensor:
+            return self.linear(observation).argmax(-1) * int(way(self))
+
+    with pytest.raises(ValueError, match="asks which object it is|reads itself from somewhere"):
+        Evaluator("CartPole-v1", Itself(), policy_backend="native")

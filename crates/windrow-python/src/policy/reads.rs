@@ -5,9 +5,11 @@
 //! a batch of a few frames takes no longer than a loop of Python over them.
 
 use std::collections::HashMap;
+use std::ptr;
 
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyType};
 use pyo3::{PyTraverseError, PyVisit, intern};
@@ -174,12 +176,15 @@ impl Dict {
         }
         let mut left = self.entries.iter();
         let mut awaited = left.next();
-        for (key, value) in dict {
+        let (mut place, mut key, mut value) = (0, ptr::null_mut(), ptr::null_mut());
+        // SAFETY: a dictionary, alive for the call. Nobody changes it meanwhile: the lock is held,
+        // and no code of Python runs here. What the walk lends is compared and nothing else.
+        while unsafe { ffi::PyDict_Next(dict.as_ptr(), &mut place, &mut key, &mut value) } != 0 {
             match awaited {
                 None => return true,
-                Some((its, _)) if !key.is(its) => {}
+                Some((its, _)) if its.as_ptr() != key => {}
                 Some((_, held)) => {
-                    if !is_same(Some(&value), held.as_ref()) {
+                    if held.as_ref().map(Py::as_ptr) != Some(value) {
                         return false;
                     }
                     awaited = left.next();
@@ -191,8 +196,15 @@ impl Dict {
 
     fn is_same(&self, py: Python<'_>) -> PyResult<bool> {
         for (key, held) in &self.entries {
-            let value = self.dict.bind(py).get_item(key)?;
-            if !is_same(value.as_ref(), held.as_ref()) {
+            // SAFETY: a dictionary and a key, alive for the call; the lock is held. The value is
+            // borrowed and compared before anything else runs.
+            let value = unsafe { ffi::PyDict_GetItemWithError(self.dict.as_ptr(), key.as_ptr()) };
+            if value.is_null()
+                && let Some(error) = PyErr::take(py)
+            {
+                return Err(error);
+            }
+            if value != held.as_ref().map_or(ptr::null_mut(), Py::as_ptr) {
                 return Ok(false);
             }
         }

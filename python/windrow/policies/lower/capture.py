@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from windrow._keys import Key, path
 from windrow.policies.arguments import Place, tree
-from windrow.policies.lower.closed import Closed
+from windrow.policies.lower.closed import Closed, check_likeness
 from windrow.policies.lower.recorded import Eager, Record, Recorder
 from windrow.policies.lower.sources import SCOPE, expression, name_of
 from windrow.policies.lower.values import Unproved, same_numbers
@@ -122,7 +122,11 @@ class Capture:
     """
 
     def __init__(
-        self, record: Record, function: types.FunctionType, arguments: Mapping[str, Any]
+        self,
+        record: Record,
+        function: types.FunctionType,
+        arguments: Mapping[str, Any],
+        originals: Sequence[object] = (),
     ) -> None:
         self.conditions, self.counts = record.conditions, record.counts
         self._graph, self._entry = record.graph, record.entry
@@ -143,6 +147,8 @@ class Capture:
             self._places.append(place)
         self._read = eval(f"lambda: [{', '.join(texts)}]", space)
         values = [value for _, value in record.read] + _values(record.guarded, space)
+        if originals:
+            check_likeness(record.codes, values, originals)
         self._closed = Closed(record.codes, values)
         self._is_one = eval(_same_objects(record.read), space)
         self._types = [_type(one) for one in self._read()]
@@ -245,6 +251,8 @@ class Captures:
         form: how it is called.
         columns: an example of each column. ``[rows, *shape]``.
         conditions: makes the context in which it is called.
+        originals: the modules that the policy and its parts stand for, where it is no module of the
+            user's itself.
     """
 
     def __init__(
@@ -253,8 +261,10 @@ class Captures:
         form: Form,
         columns: Sequence[torch.Tensor],
         conditions: Callable[[], Any],
+        originals: Sequence[object] = (),
     ) -> None:
         self._policy, self._form, self._conditions = policy, form, conditions
+        self._originals = originals
         self._arguments = {
             "policy": policy,
             **{name: one.clone() for name, one in zip(form.names(), columns)},
@@ -305,7 +315,7 @@ class Captures:
             for column in columns:
                 torch._dynamo.mark_dynamic(column, 0)
         record = self._recorder.record(list(self._arguments.values()), self._policy)
-        made = Capture(record, self._function, self._arguments)
+        made = Capture(record, self._function, self._arguments, self._originals)
         if not made.is_current():
             raise Unproved("what it reads changes while it is read")
         made.check(self._recorder)

@@ -15,6 +15,7 @@ import functools
 import sys
 import types
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ PLAIN = (str, bytes, int, float, complex, np.ndarray, np.generic)
 KNOWN = set(
     "_collections _functools _operator builtins cmath itertools math numpy operator torch".split()
 )
+#: Names of what tells one object from another that is equal.
+IDENTITIES = frozenset({"id", "hash", "__hash__", "ref", "getrefcount"})
 #: Names of what windrow itself sets while a policy is called.
 SET = {"_validate_args", "get_fastpath_enabled"}
 #: Packages whose code captures take as it is. They are others than those with classes on the list:
@@ -157,6 +160,27 @@ class Closed:
             if is_open and not is_library(_globals_of(kind)):
                 # Some versions of torch read these without a guard.
                 raise Unproved(f"{kind.__name__}.{name} can be changed")
+
+
+def check_likeness(
+    codes: Mapping[types.CodeType, dict[str, Any]],
+    values: Iterable[Any],
+    originals: Iterable[object],
+) -> None:
+    """Checks that code cannot see that other objects stand for the ``originals``, which are equal
+    to them in all but their identity.
+
+    Raises:
+        Unproved: it asks for identities, or reads one of the originals from somewhere else.
+    """
+    own = (code.co_names for code, scope in codes.items() if not is_library(scope))
+    if asked := IDENTITIES.intersection(*[chain.from_iterable(own)]):
+        raise Unproved(f"it asks which object it is, by {min(asked)}")
+    numbers = set(map(id, originals))
+    for value in values:
+        inner = value if isinstance(value, (dict, list, tuple, set, frozenset)) else ()
+        if id(value) in numbers or any(id(one) in numbers for one in inner):
+            raise Unproved("it reads itself from somewhere else")
 
 
 def can_change(value: object) -> bool:

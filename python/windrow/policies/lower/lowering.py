@@ -441,7 +441,9 @@ class _Follower:
         return _Known(proof, weights, own, constants, graph)
 
     def _capturing(self, reading: Reading) -> Captures:
-        return Captures(self._policy, reading.form(), list(reading.given.values()), self._calling)
+        columns = list(reading.given.values())
+        originals = self._twin.originals
+        return Captures(self._policy, reading.form(), columns, self._calling, originals)
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:

@@ -28,6 +28,8 @@ class Twin:
         self._policy, self._source, self._evaluates = policy, source, evaluates
         self._made: Callable[..., Any] = policy
         self._readings: Readings | None = None
+        #: The parts of the policy that others stand for.
+        self.originals: list[nn.Module] = []
         #: Tensors on the CPU, each with the user's own.
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -47,9 +49,10 @@ class Twin:
     def now(self) -> Callable[..., Any]:
         """The policy that acts."""
         self._made, self._readings, self._copies = self._policy, None, []
+        self.originals = []
         if not self._differs():
             return self._policy
-        parts = list(self._owner().modules())
+        parts = self.originals = list(self._owner().modules())
         dictionaries = [
             one
             for part in parts
