@@ -40,7 +40,7 @@ POLICIES: dict[str, tuple[str, Callable[[], nn.Module], int]] = {
     "an index": ("FrozenLake-v1", lambda: nn.Sequential(OneHot(), nn.Linear(16, 4)), 1),
     "a picture": (
         "CartPole-v1",
-        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(-3), nn.Linear(72, 2)),
+        lambda: nn.Sequential(nn.Flatten(-3), nn.Linear(64, 2)),
         1,
     ),
 }

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from windrow import _needs
 from windrow._lazy import module
 from windrow._types import Array
-from windrow.envs._base import EnvBase
+from windrow.envs._base import EnvBase, Wrapped
 from windrow.envs._factory import is_function
 
 if TYPE_CHECKING:
     from windrow.envs._adapters import Film
 
 _adapters = module("windrow.envs._adapters")
-_gym, transforms = module("windrow.envs.libs.gym"), module("windrow.envs.transforms")
+_gym = module("windrow.envs.libs.gym")
 
 
 class Video:
@@ -158,7 +158,7 @@ def _film(env: Any, video: Video) -> list[Callable[[], None]]:
     layers = list(_layers(env))
     base = layers[-1]
     before = dict(vars(base))
-    if isinstance(base, transforms.Wrapped):
+    if isinstance(base, Wrapped):
         base._env, _ = filmed(base._env, video)
     elif (
         isinstance(base, _gym.GymEnv) and not base._num_envs and not hasattr(base._name, "num_envs")

@@ -15,7 +15,7 @@ from windrow._keys import Key, path
 from windrow._windrow import EnvHandle
 from windrow.envs._convert import of
 from windrow.envs._described import Described, Facts
-from windrow.envs._factory import is_function
+from windrow.envs._factory import InTurn, is_function
 from windrow.envs._recipe import Recipe
 from windrow.envs._registry import adapted
 from windrow.envs._specs import Spec
@@ -139,6 +139,12 @@ def _made(
     env: Any, policy: Callable[..., Any], conditions: Conditions
 ) -> Iterator[tuple[dict[Key, Leaf], list[Key]]]:
     """As :func:`observed_by`, of an environment that the function ``env`` makes for it."""
+    if isinstance(env, InTurn):
+        # Its next environment is that of a worker.
+        env = env.makers[0]
+    if not is_function(env):
+        yield from observed_by(env, policy, conditions)
+        return
     try:
         made = env()
     except Exception:
