@@ -25,6 +25,7 @@ checkers know it all the same. A module that declares arguments does without
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import functools
@@ -40,6 +41,7 @@ from typing import (
     ForwardRef,
     Literal,
     ParamSpec,
+    Self,
     TypedDict,
     TypeVar,
     Union,
@@ -118,7 +120,7 @@ class Arguments:
         for field in fields_of(type(self)):
             value, check = getattr(self, field.name), field.metadata.get("check")
             if check is not None and not (value is None and field.default is None):
-                object.__setattr__(self, field.name, check(field.name, value))
+                self._settle(**{field.name: check(field.name, value)})
         warn_all_ignored(
             vars(self),
             {
@@ -127,6 +129,16 @@ class Arguments:
                 if _is_ignored(field)
             },
         )
+
+    def _settle(self, **values: object) -> None:
+        """Sets arguments that follow from others, before anybody has seen this."""
+        vars(self).update(values)
+
+    def but(self, **values: object) -> Self:
+        """The same arguments with other ``values``, which are not checked."""
+        made = copy.copy(self)
+        made._settle(**values)
+        return made
 
     def for_engine(self) -> dict[str, Any]:
         """What the engine takes as it is, by name."""

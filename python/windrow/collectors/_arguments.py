@@ -641,6 +641,6 @@ class AsyncBatchedArguments(CollectorArguments, group="One policy for all"):
             raise ValueError(
                 "yield_completed_trajectories delivers one by one: leave trajs_per_batch out"
             )
-        object.__setattr__(self, "backend", self.env_backend or self.backend)
+        self._settle(backend=self.env_backend or self.backend)
         if self.policy_version_key is None:
-            object.__setattr__(self, "track_policy_version", False)
+            self._settle(track_policy_version=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -156,7 +155,6 @@ def _spread(name: str, arguments: AsyncBatchedArguments) -> tuple[int, AsyncBatc
         )
     if arguments.backend == "multiprocessing" and sys.platform != "linux":
         raise ValueError('backend="multiprocessing" needs Linux: choose backend="threading"')
-    arguments = copy.copy(arguments)
     given = Workers(name, arguments, single=False)
     if arguments.init_fn is not None:
         arguments.init_fn()
@@ -181,9 +179,7 @@ def _spread(name: str, arguments: AsyncBatchedArguments) -> tuple[int, AsyncBatc
         "trajs_per_batch": 1 if completes else arguments.trajs_per_batch,
         "traj_format": "cat" if completes else arguments.traj_format,
     }
-    for field, value in changes.items():
-        object.__setattr__(arguments, field, value)
-    return given.count, arguments
+    return given.count, arguments.but(**changes)
 
 
 def _workers_of(given: Workers, arguments: AsyncBatchedArguments) -> tuple[int, list[Any]]:

@@ -51,7 +51,7 @@ class Part(Arguments):
         value = field.metadata["check"](name, value)
         for buffer in self._buffers:
             getattr(buffer._core, f"set_{name}")(value)
-        object.__setattr__(self, name, value)
+        self._settle(**{name: value})
 
     def _attach(self, buffer: object) -> None:
         """Adds a buffer that the part serves."""

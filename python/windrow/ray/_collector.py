@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -79,10 +78,8 @@ class RayCollector(BaseCollector):
         )
         try:
             self._launcher.check_claims(len(configs))
-            object.__setattr__(workers, "launcher", self._launcher)
             # Ray itself unpickles what actors send.
-            object.__setattr__(workers, "allow_pickle", True)
-            self._build(workers)
+            self._build(workers.but(launcher=self._launcher, allow_pickle=True))
         except Unsendable as error:
             self._launcher.close()
             door = Door(f"a {type(self).__name__}", "each actor", instead="")
@@ -173,7 +170,6 @@ def _as_workers(
     shared, each = _merged(own)
     per_actor = shared.pop("num_workers", arguments.num_workers_per_collector)
     is_joined = _joins(arguments, per_actor)
-    made = copy.copy(arguments)
     checks = {field.name: field.metadata.get("check") for field in fields_of(arguments)}
     refuse_unknown("collector_kwargs", [*shared, *each], checks)
     # What stands there is of actors, where batches are on the CPU anyway.
@@ -185,24 +181,21 @@ def _as_workers(
         "cpu",
         "batches come from actors on the CPU",
     )
+    made: dict[str, Any] = {}
     for argument, value in shared.items():
         check = checks[argument]
-        object.__setattr__(
-            made, argument, value if check is None or value is None else check(argument, value)
-        )
+        made[argument] = value if check is None or value is None else check(argument, value)
     for argument in _EACH:
-        given = each.get(argument, getattr(made, argument))
+        given = each.get(argument, made.get(argument, getattr(arguments, argument)))
         if isinstance(given, (list, tuple)):
             given = each_of(argument, given, count, "actors")
             split = _split if argument == "frames_per_batch" else _repeated
-            object.__setattr__(
-                made, argument, [part for one in given for part in split(one, per_actor)]
-            )
-    object.__setattr__(made, "create_env_fn", [env for env in envs for _ in range(per_actor)])
+            made[argument] = [part for one in given for part in split(one, per_actor)]
+    made["create_env_fn"] = [env for env in envs for _ in range(per_actor)]
     claims = [
         claim for config in configs for claim in [_shared_claims(config, per_actor)] * per_actor
     ]
-    return made, claims, per_actor if is_joined else 1
+    return arguments.but(**made), claims, per_actor if is_joined else 1
 
 
 def _environments(name: str, arguments: RayArguments) -> list[Any]:

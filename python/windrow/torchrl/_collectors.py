@@ -29,9 +29,9 @@ class AsTorchRL(BaseCollector):
             "rand_step",
         ):
             # The collector steps the environment, which draws the actions.
-            object.__setattr__(arguments, "policy", None)
+            arguments = arguments.but(policy=None)
         if arguments.trajs_per_batch is None and not arguments.allow_partial_batch:
-            self._asked_for = _whole_batches(arguments)
+            arguments, self._asked_for = _whole_batches(arguments)
         super()._build(arguments)
 
     def _chosen_policy(self, arguments: CollectorArguments) -> Choice:
@@ -57,7 +57,6 @@ class AsTorchRL(BaseCollector):
             looked_at.close()
 
     def _make_core(self, arguments: CollectorArguments) -> Choice:
-        total = arguments.total_frames
         try:
             choice = super()._make_core(arguments)
         except ValueError:
@@ -65,17 +64,16 @@ class AsTorchRL(BaseCollector):
                 raise
             # Environments that step together may not share the frames in all. How large their
             # batches are, an endless collector says.
-            object.__setattr__(arguments, "total_frames", None)
-            choice = super()._make_core(arguments)
-            object.__setattr__(arguments, "total_frames", total)
+            choice = super()._make_core(arguments.but(total_frames=None))
         batch = self.frames_per_batch
+        rounded = arguments if self._asked_for is None else _rounded_up(arguments, batch)
         if self._asked_for is not None and (
-            _round_up(arguments, batch) or self._core.stats()["total_frames"] is None
+            rounded is not arguments or self._core.stats()["total_frames"] is None
         ):
             self._warn_of_rounding(arguments.frames_per_batch)
-            object.__setattr__(arguments, "frames_per_batch", batch)
+            self._arguments = rounded.but(frames_per_batch=batch)
             self._core.shutdown(None)
-            choice = super()._make_core(arguments)
+            choice = super()._make_core(self._arguments)
         return choice
 
     def _warn_of_rounding(self, asked: int | float | Sequence[int]) -> None:
@@ -102,25 +100,25 @@ class AsTorchRL(BaseCollector):
         self._raise_background()
 
 
-def _whole_batches(arguments: CollectorArguments) -> int | None:
-    """Rounds ``total_frames`` up to whole batches, with a warning; returns what was asked for, None
-    for endless collection.
+def _whole_batches(arguments: CollectorArguments) -> tuple[CollectorArguments, int | None]:
+    """Rounds ``total_frames`` up to whole batches, with a warning. Also returns the frames that
+    were requested, None for endless collection.
     """
     asked = arguments.total_frames
     frames = arguments.frames_per_batch
     batch = int(sum(frames) if isinstance(frames, (list, tuple)) else frames)  # type: ignore[arg-type]
-    if asked is None or not _round_up(arguments, batch):
-        return None if asked is None else int(asked)
+    rounded = _rounded_up(arguments, batch)
+    if asked is None or rounded is arguments:
+        return arguments, None if asked is None else int(asked)
     warn(
         f"total_frames={asked} is no multiple of frames_per_batch={batch}: the last batch is as large as the others, as in TorchRL"
     )
-    return int(asked)
+    return rounded, int(asked)
 
 
-def _round_up(arguments: CollectorArguments, batch: int) -> bool:
-    """Makes ``total_frames`` a multiple of ``batch``; whether it was none."""
+def _rounded_up(arguments: CollectorArguments, batch: int) -> CollectorArguments:
+    """``arguments`` with ``total_frames`` a multiple of ``batch``; themselves if it is one."""
     total = arguments.total_frames
     if total is None or total % batch == 0:
-        return False
-    object.__setattr__(arguments, "total_frames", -(-int(total) // batch) * batch)
-    return True
+        return arguments
+    return arguments.but(total_frames=-(-int(total) // batch) * batch)

@@ -70,7 +70,7 @@ impl GymEnvs {
     /// [`EnvError`] when a space is not supported or the worlds differ.
     pub(super) fn new(
         py: Python<'_>,
-        worlds: Vec<(Held, usize, &[Entry])>,
+        worlds: Vec<(Held, usize, Vec<Entry>)>,
         one_hot: bool,
     ) -> Result<Self, EnvError> {
         let mut parts = None;
@@ -80,7 +80,7 @@ impl GymEnvs {
             let names = ["observation_space", "action_space"];
             let made = spaces(env, names, one_hot);
             let (mut spec, reader, writer) = made.map_err(EnvError::failed)?;
-            let info = InfoReader::new(py, entries, &mut spec)?;
+            let info = InfoReader::new(py, &entries, &mut spec)?;
             if frame_skip == 0 {
                 return Err(EnvError::Foreign(format!(
                     "an action is taken once at least, got frame_skip = 0 for {}",

@@ -16,91 +16,84 @@ use windrow_sync::unpoisoned;
 use super::handle::to_py;
 use crate::error::finite_duration;
 use crate::factory_lock;
-use crate::gc::{GcRef, GcRoots};
-use crate::gil::{self, attach};
+use crate::gc::GcRoots;
+use crate::gil;
 use crate::worker;
 
-/// A recipe of processes, and the [`ParallelMembers`] by which Python reaches them.
-#[derive(Debug)]
-pub(super) struct Processes {
-    parallel: Parallel,
-    live: Option<GcRef>,
+/// The fields of a recipe of processes.
+#[derive(FromPyObject)]
+struct Processes<'py> {
+    members: Bound<'py, PyAny>,
+    threads: usize,
+    /// In seconds, as `step_timeout`.
+    timeout: f64,
+    step_timeout: Option<f64>,
+    patient: bool,
+    outlives: bool,
+    first: usize,
+    /// By which Python reaches the processes.
+    live: Option<Bound<'py, ParallelMembers>>,
 }
 
-impl Processes {
-    /// Reads a recipe of Python's.
-    ///
-    /// # Errors
-    /// `TypeError` naming what cannot be pickled.
-    pub(super) fn read(recipe: &Bound<'_, PyAny>, roots: &GcRoots) -> PyResult<Self> {
-        let py = recipe.py();
-        let sent = gil::ports(py)?.call_method1(intern!(py, "members"), (recipe,))?;
-        let members: Vec<(Vec<u8>, u64)> = sent.extract()?;
-        let sent = |(pickled, seed)| worker::sent_envs(pickled, false, seed);
-        let members = members.into_iter().map(sent);
-        let parallel = Parallel::of(members.collect::<PyResult<Vec<_>>>()?);
-        let parallel = parallel.map_err(|error| PyValueError::new_err(error_chain(&error)))?;
-        let timeout = recipe.getattr(intern!(py, "timeout"))?.extract()?;
-        let timeout = finite_duration("shutdown_timeout", timeout)?;
-        let threads = recipe.getattr(intern!(py, "threads"))?.extract()?;
-        let warm = worker::uses_torch(&py.None().into_bound(py), recipe.getattr("members")?)?;
-        let step_timeout: Option<f64> = recipe.getattr(intern!(py, "step_timeout"))?.extract()?;
-        let step_timeout = step_timeout.map(|seconds| finite_duration("step_timeout", seconds));
-        let step_timeout = step_timeout.transpose()?;
-        let outlives: bool = recipe.getattr(intern!(py, "outlives"))?.extract()?;
-        let program = worker::program(py, threads, warm)?;
-        let live = recipe.getattr(intern!(py, "live"))?;
-        let (owner, signals) = (roots.clone(), gil::interrupt(py)?);
-        let reports = signals.clone();
-        let first = recipe.getattr(intern!(py, "first"))?.extract()?;
-        let parallel = match recipe.getattr(intern!(py, "patient"))?.extract()? {
-            true => parallel.patient(),
-            false => parallel,
-        };
-        let parallel = match step_timeout {
-            Some(timeout) => parallel.step_timeout(timeout),
-            None => parallel,
-        };
-        let parallel = match outlives {
-            true => parallel.outlives(),
-            false => parallel,
-        };
-        Ok(Self {
-            parallel: parallel
-                .worker_program(program)
-                .shutdown_timeout(timeout)
-                .counted_from(first)
-                .interrupt(
-                    Interrupt::new(move || match owner.is_abandoned() {
-                        true => Err("its owner was given up".into()),
-                        false => signals
-                            .check()
-                            .map_err(Box::<dyn Error + Send + Sync>::from),
-                    })
-                    .reporting_as(&reports),
-                ),
-            live: (!live.is_none()).then(|| roots.hold(&live)),
-        })
+/// Starts the processes of a `recipe`, and says where they are to its [`ParallelMembers`].
+///
+/// # Errors
+/// `TypeError` naming what cannot be pickled; that of the first member that could not be made.
+pub(super) fn start(
+    recipe: &Bound<'_, PyAny>,
+    roots: &GcRoots,
+) -> Result<Box<dyn VecEnv>, EnvError> {
+    let py = recipe.py();
+    let described = recipe.extract().and_then(|of| described(recipe, of, roots));
+    let (parallel, live) =
+        described.map_err(|raised: PyErr| EnvError::failed(roots.raised(py, raised)))?;
+    // It waits for the processes. Their owner may be asked for anything meanwhile.
+    let envs = py.detach(|| factory_lock::lending(|| parallel.start()))?;
+    if let Some(live) = live {
+        *live.get().lock() = Some(envs.handle());
     }
+    Ok(Box::new(envs))
+}
 
-    /// Starts the processes.
-    ///
-    /// # Errors
-    /// That of the first member that could not be made.
-    pub(super) fn start(&self) -> Result<Box<dyn VecEnv>, EnvError> {
-        attach(|py| {
-            // It waits for the processes. Their owner may be asked for anything meanwhile.
-            let envs = py.detach(|| factory_lock::lending(|| self.parallel.start()))?;
-            if let Some(live) = &self.live {
-                let live = live.bind(py).cast::<ParallelMembers>();
-                *live
-                    .map_err(|error| EnvError::failed(error_chain(&error)))?
-                    .get()
-                    .lock() = Some(envs.handle());
-            }
-            Ok(Box::new(envs) as Box<dyn VecEnv>)
-        })
+/// The processes that a recipe `of` these fields describes.
+fn described<'py>(
+    recipe: &Bound<'py, PyAny>,
+    of: Processes<'py>,
+    roots: &GcRoots,
+) -> PyResult<(Parallel, Option<Bound<'py, ParallelMembers>>)> {
+    let py = recipe.py();
+    let sent = gil::ports(py)?.call_method1(intern!(py, "members"), (recipe,))?;
+    let members: Vec<(Vec<u8>, u64)> = sent.extract()?;
+    let sent = |(pickled, seed)| worker::sent_envs(pickled, false, seed);
+    let members = members.into_iter().map(sent);
+    let parallel = Parallel::of(members.collect::<PyResult<Vec<_>>>()?);
+    let mut parallel = parallel.map_err(|error| PyValueError::new_err(error_chain(&error)))?;
+    if of.patient {
+        parallel = parallel.patient();
     }
+    if let Some(seconds) = of.step_timeout {
+        parallel = parallel.step_timeout(finite_duration("step_timeout", seconds)?);
+    }
+    if of.outlives {
+        parallel = parallel.outlives();
+    }
+    let warm = worker::uses_torch(&py.None().into_bound(py), of.members)?;
+    let (owner, signals) = (roots.clone(), gil::interrupt(py)?);
+    let reports = signals.clone();
+    let parallel = parallel
+        .worker_program(worker::program(py, of.threads, warm)?)
+        .shutdown_timeout(finite_duration("shutdown_timeout", of.timeout)?)
+        .counted_from(of.first)
+        .interrupt(
+            Interrupt::new(move || match owner.is_abandoned() {
+                true => Err("its owner was given up".into()),
+                false => signals
+                    .check()
+                    .map_err(Box::<dyn Error + Send + Sync>::from),
+            })
+            .reporting_as(&reports),
+        );
+    Ok((parallel, of.live))
 }
 
 /// `error` as an exception: the one that a member has raised, or one that tells of its end. `None`

@@ -14,7 +14,7 @@
 //! call out of order with an error that names the call that it expected, and this module only finds
 //! the exception for it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -420,14 +420,14 @@ fn command(called: &str) -> PyResult<Command> {
 /// them.
 fn make_side_by_side(
     py: Python<'_>,
-    recipes: Vec<Arc<Recipe>>,
+    recipes: Vec<Recipe>,
     roots: &GcRoots,
 ) -> PyResult<Vec<Result<Made, EnvError>>> {
     let held = roots.clone();
     let make_all = move || {
         thread::scope(|scope| {
             let held = &held;
-            let make = |recipe: &'_ Arc<Recipe>| recipe::prepare(recipe, held, true);
+            let make = |recipe: &'_ Recipe| recipe::prepare(recipe, held, true);
             let start = |recipe| scope.spawn(move || make(recipe));
             let making: Vec<_> = recipes.iter().map(start).collect();
             let panicked = |_| Err(EnvError::Foreign("panicked while it was made".into()));

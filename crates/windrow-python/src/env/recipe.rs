@@ -1,16 +1,16 @@
-//! How environments are made: the recipe that each of Python's classes for them has.
+//! Environments of the recipes that Python's classes for them have.
 //!
-//! A recipe is a value. Python has it as a frozen dataclass, and this is its counterpart; the two
-//! have the same kinds. A recipe is read in the thread that builds a collector. Making its
-//! environments comes later, in the thread of each worker, and may call the user's functions, which
-//! return something with a recipe again.
+//! A recipe is a value of Python's, of `windrow.envs._recipe`, and the engine holds it as it is.
+//! The thread of a worker reads it when it makes environments, which may call the user's functions:
+//! these return something with a recipe again. So a new kind of recipe is a class there, and an arm
+//! of [`make`].
 
-use std::sync::Arc;
+use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyString, PyTuple};
 use serde_json::{Map, Value};
 use windrow::envs::{
     AnyTransform, EnvError, EnvFactory, EnvRecipe, Joined, MUJOCO_IDS, OneHotActions,
@@ -22,55 +22,20 @@ use super::gym::GymEnvs;
 use super::handle::EnvHandle;
 use super::info::Entry;
 #[cfg(target_os = "linux")]
-use super::parallel::Processes;
-use super::source::{Lender, call};
+use super::parallel;
+use super::source::{call, lend};
 use super::vector::VectorEnvs;
 use crate::gc::{GcRef, GcRoots};
 use crate::gil::{self, attach};
 use crate::plain;
 
-/// How to make the environments of a worker: a recipe of `windrow.envs._recipe`, whose objects are
-/// held for one owner.
-#[derive(Debug)]
-pub(crate) struct Recipe {
-    source: Source,
-    /// The first is nearest to the environment.
-    transforms: Vec<AnyTransform>,
-}
+/// How to make the environments of a worker: a recipe of `windrow.envs._recipe`, held for one
+/// owner.
+#[derive(Debug, Clone)]
+pub(crate) struct Recipe(GcRef);
 
-/// The environments before transforms, one variant for each kind of recipe in Python.
-#[derive(Debug)]
-enum Source {
-    /// An environment that comes with windrow.
-    Native(Native),
-    /// An environment of Gymnasium.
-    Gym(Gym),
-    /// A vector of Gymnasium.
-    Vector {
-        lender: Lender,
-        /// Whether choices are one-hot vectors, not indices.
-        one_hot: bool,
-        /// The entries of `info` that are observed.
-        info: Vec<Entry>,
-    },
-    /// Environments behind an adapter in Python.
-    Adapted(Lender),
-    /// The environment that a function returns.
-    Call {
-        function: GcRef,
-        kwargs: Option<GcRef>,
-    },
-    /// Those that a handle steps by hand.
-    Handle(GcRef),
-    /// Several in lockstep.
-    Many(Vec<Arc<Recipe>>),
-    /// Several side by side, in processes.
-    #[cfg(target_os = "linux")]
-    Parallel(Processes),
-}
-
-/// An environment that comes with windrow. Equal ones can be stored side by side.
-#[derive(Debug, PartialEq, FromPyObject)]
+/// An environment that comes with windrow.
+#[derive(FromPyObject)]
 struct Native {
     id: String,
     one_hot: bool,
@@ -79,19 +44,9 @@ struct Native {
     arguments: String,
 }
 
-/// An environment of Gymnasium.
-#[derive(Debug)]
-struct Gym {
-    lender: Lender,
-    one_hot: bool,
-    frame_skip: usize,
-    /// The entries of `info` that are observed.
-    info: Vec<Entry>,
-}
-
 impl Recipe {
-    /// The recipe of anything that Python calls an environment, whose objects are held in `roots`.
-    /// `kwargs` are passed to a function.
+    /// The recipe of anything that Python calls an environment, held in `roots`. `kwargs` are
+    /// passed to a function.
     ///
     /// # Errors
     /// `TypeError` for anything else.
@@ -99,81 +54,24 @@ impl Recipe {
         env: &Bound<'_, PyAny>,
         kwargs: Option<&Bound<'_, PyDict>>,
         roots: &GcRoots,
-    ) -> PyResult<Arc<Self>> {
-        Self::read(&python_recipe(env, kwargs, true)?, roots)
+    ) -> PyResult<Self> {
+        Ok(Self(roots.hold(&python_recipe(env, kwargs, true)?)))
     }
 
-    /// Reads a recipe of Python's.
-    fn read(recipe: &Bound<'_, PyAny>, roots: &GcRoots) -> PyResult<Arc<Self>> {
-        let get = |name: &str| recipe.getattr(name);
-        let kind: String = get("kind")?.extract()?;
-        let source = match kind.as_str() {
-            "native" => Source::Native(recipe.extract()?),
-            "gymnasium" => Source::Gym(Gym {
-                lender: Lender::read(recipe, roots)?,
-                one_hot: get("one_hot")?.extract()?,
-                frame_skip: get("frame_skip")?.extract()?,
-                info: get("info")?.extract()?,
-            }),
-            "vector" => Source::Vector {
-                lender: Lender::read(recipe, roots)?,
-                one_hot: get("one_hot")?.extract()?,
-                info: get("info")?.extract()?,
-            },
-            "adapted" => Source::Adapted(Lender::read(recipe, roots)?),
-            "handle" => Source::Handle(roots.hold(&get("handle")?)),
-            "call" => {
-                let kwargs = get("kwargs")?;
-                Source::Call {
-                    function: roots.hold(&get("function")?),
-                    kwargs: (!kwargs.is_none()).then(|| roots.hold(&kwargs)),
-                }
-            }
-            #[cfg(target_os = "linux")]
-            "parallel" => Source::Parallel(Processes::read(recipe, roots)?),
-            "many" => {
-                let members = get("members")?;
-                let members = members.try_iter()?.map(|one| Self::read(&one?, roots));
-                Source::Many(members.collect::<PyResult<_>>()?)
-            }
-            other => {
-                return Err(PyTypeError::new_err(format!(
-                    "expected the recipe of an environment, got one of kind {other:?}"
-                )));
-            }
-        };
-        let transforms = get("transforms")?;
-        let transforms = transforms.try_iter()?.map(|one| read_transform(&one?));
-        Ok(Arc::new(Self {
-            source,
-            transforms: transforms.collect::<PyResult<_>>()?,
-        }))
+    /// Reads `name` of the recipe.
+    fn get<'py, T>(&self, py: Python<'py>, name: &str) -> PyResult<T>
+    where
+        T: for<'a> FromPyObject<'a, 'py, Error: Into<PyErr>>,
+    {
+        self.0.bind(py).getattr(name)?.extract().map_err(Into::into)
     }
 
-    /// The same environment with `transforms` around it.
-    fn around(self: &Arc<Self>, transforms: &[AnyTransform]) -> Arc<Self> {
-        match transforms {
-            [] => Arc::clone(self),
-            _ => Arc::new(Self {
-                source: Source::Many(vec![Arc::clone(self)]),
-                transforms: transforms.to_vec(),
-            }),
-        }
-    }
-
-    /// The environment, where it comes with windrow and nothing is around it.
-    fn bare_native(&self) -> Option<&Native> {
-        match &self.source {
-            Source::Native(native) if self.transforms.is_empty() => Some(native),
-            _ => None,
-        }
-    }
-
-    /// As [`bare_native`](Self::bare_native), where it is one of Gymnasium.
-    fn bare_gym(&self) -> Option<&Gym> {
-        match &self.source {
-            Source::Gym(gym) if self.transforms.is_empty() => Some(gym),
-            _ => None,
+    /// Its kind, where no transforms are around the environment.
+    fn bare_kind(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let transforms: Bound<'_, PyTuple> = self.get(py, "transforms")?;
+        match transforms.is_empty() {
+            true => self.get(py, "kind").map(Some),
+            false => Ok(None),
         }
     }
 }
@@ -182,9 +80,8 @@ impl Recipe {
 ///
 /// # Errors
 /// As [`plain::read_variant`].
-fn read_transform(described: &Bound<'_, PyAny>) -> PyResult<AnyTransform> {
-    let (name, arguments): (Bound<'_, PyString>, Bound<'_, PyDict>) = described.extract()?;
-    plain::read_variant(&name, &arguments)
+fn read_transform(described: &(Bound<'_, PyString>, Bound<'_, PyDict>)) -> PyResult<AnyTransform> {
+    plain::read_variant(&described.0, &described.1)
 }
 
 /// The recipe, as Python has it, of anything that is an environment. An object of another library
@@ -239,102 +136,126 @@ impl Made {
 /// # Errors
 /// The reason why they could not be made; an exception of Python's is the source of the error.
 pub(super) fn prepare(recipe: &Recipe, roots: &GcRoots, is_around: bool) -> Result<Made, EnvError> {
-    let mut outside = recipe.transforms.as_slice();
-    let is_around = is_around || !outside.is_empty();
-    let made = match &recipe.source {
-        Source::Native(env) => Made::native(native(env, 1)?, false),
-        Source::Gym(env) => Made::python(gym(&[env], roots)?, false),
-        Source::Vector {
-            lender,
-            one_hot,
-            info,
-        } => attach(|py| {
-            let envs = VectorEnvs::new(py, lender.lend(py, roots)?, *one_hot, info)?;
-            Ok::<_, EnvError>(Made::python(envs, true))
-        })?,
-        Source::Adapted(lender) => attach(|py| {
-            let (envs, is_batched) = ForeignEnvs::new(py, lender.lend(py, roots)?, is_around)?;
-            Ok::<_, EnvError>(Made::python(envs, is_batched))
-        })?,
-        Source::Handle(handle) => attach(|py| {
-            let handle = handle.bind(py).cast::<EnvHandle>();
-            let handle = handle.map_err(|error| EnvError::failed(PyErr::from(error)))?;
-            let (envs, is_batched) = handle.get().lent();
-            Ok::<_, EnvError>(Made::python(envs, is_batched))
-        })?,
-        Source::Many(members) if members.len() > 1 => {
-            let (alone, rest) = AnyTransform::split(outside);
-            let members = members.iter().map(|member| member.around(alone));
-            outside = rest;
-            several(&members.collect::<Vec<_>>(), roots)?
-        }
-        Source::Many(members) => several(members, roots)?,
-        #[cfg(target_os = "linux")]
-        Source::Parallel(processes) => Made {
-            waits: true,
-            ..Made::native(processes.start()?, true)
-        },
-        Source::Call { function, kwargs } => {
-            let recipe = called(function, kwargs.as_ref(), roots)?;
-            prepare(&recipe, roots, is_around)?
-        }
-    };
-    outside.iter().try_fold(made, |made, transform| {
-        Ok(Made {
-            envs: transform.around(made.envs)?,
-            ..made
+    attach(|py| {
+        let failed = |raised: PyErr| EnvError::failed(roots.raised(py, raised));
+        let transforms: Vec<_> = recipe.get(py, "transforms").map_err(failed)?;
+        let transforms = transforms.iter().map(read_transform);
+        let transforms = transforms.collect::<PyResult<Vec<_>>>().map_err(failed)?;
+        let (made, outside) = make(py, recipe, roots, (&transforms, is_around))?;
+        py.detach(|| {
+            outside.iter().try_fold(made, |made, transform| {
+                Ok(Made {
+                    envs: transform.around(made.envs)?,
+                    ..made
+                })
+            })
         })
     })
 }
 
-/// The recipe of what a function returns.
-fn called(
-    function: &GcRef,
-    kwargs: Option<&GcRef>,
+/// The environments of `recipe`, and those of its `transforms` that go around all of them.
+fn make<'a>(
+    py: Python<'_>,
+    recipe: &Recipe,
     roots: &GcRoots,
-) -> Result<Arc<Recipe>, EnvError> {
-    attach(|py| {
-        let made = call(function.bind(py), kwargs, roots)?;
-        let recipe = python_recipe(&made, None, false);
-        let recipe = recipe.and_then(|recipe| Recipe::read(&recipe, roots));
-        recipe.map_err(EnvError::failed)
-    })
+    (transforms, is_around): (&'a [AnyTransform], bool),
+) -> Result<(Made, &'a [AnyTransform]), EnvError> {
+    let failed = |raised: PyErr| EnvError::failed(roots.raised(py, raised));
+    let is_around = is_around || !transforms.is_empty();
+    let kind: String = recipe.get(py, "kind").map_err(failed)?;
+    let made = match kind.as_str() {
+        "native" => {
+            let env: Native = recipe.0.bind(py).extract().map_err(failed)?;
+            Made::native(py.detach(|| native(&env, 1))?, false)
+        }
+        "gymnasium" => Made::python(gym(py, slice::from_ref(recipe), roots)?, false),
+        "vector" => {
+            let one_hot = recipe.get(py, "one_hot").map_err(failed)?;
+            let info: Vec<Entry> = recipe.get(py, "info").map_err(failed)?;
+            let lent = lend(recipe.0.bind(py), roots)?;
+            Made::python(VectorEnvs::new(py, lent, one_hot, &info)?, true)
+        }
+        "adapted" => {
+            let lent = lend(recipe.0.bind(py), roots)?;
+            let (envs, is_batched) = ForeignEnvs::new(py, lent, is_around)?;
+            Made::python(envs, is_batched)
+        }
+        "handle" => {
+            let handle: Bound<'_, EnvHandle> = recipe.get(py, "handle").map_err(failed)?;
+            let (envs, is_batched) = handle.get().lent();
+            Made::python(envs, is_batched)
+        }
+        "call" => {
+            let inner = called(py, recipe, roots)?;
+            py.detach(|| prepare(&inner, roots, is_around))?
+        }
+        #[cfg(target_os = "linux")]
+        "parallel" => Made {
+            waits: true,
+            ..Made::native(parallel::start(recipe.0.bind(py), roots)?, true)
+        },
+        "many" => {
+            let members: Vec<Bound<'_, PyAny>> = recipe.get(py, "members").map_err(failed)?;
+            let (alone, outside) = match members.len() {
+                1 => (&transforms[..0], transforms),
+                _ => AnyTransform::split(transforms),
+            };
+            let members = members
+                .iter()
+                .map(|member| around(member, recipe, alone.len()));
+            let members = members.map(|member| Ok(Recipe(roots.hold(&member?))));
+            let members = members.collect::<PyResult<Vec<_>>>().map_err(failed)?;
+            return Ok((py.detach(|| several(members, roots))?, outside));
+        }
+        other => {
+            return Err(failed(PyTypeError::new_err(format!(
+                "expected the recipe of an environment, got one of kind {other:?}"
+            ))));
+        }
+    };
+    Ok((made, transforms))
+}
+
+/// The recipe `member` of `whole`, with the first transforms of that around it, as many as `alone`.
+fn around<'py>(
+    member: &Bound<'py, PyAny>,
+    whole: &Recipe,
+    alone: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    let transforms: Bound<'py, PyTuple> = whole.get(member.py(), "transforms")?;
+    member.call_method1("transformed", transforms.get_slice(0, alone))
+}
+
+/// The recipe of what the function of `recipe` returns.
+fn called(py: Python<'_>, recipe: &Recipe, roots: &GcRoots) -> Result<Recipe, EnvError> {
+    let failed = |raised: PyErr| EnvError::failed(roots.raised(py, raised));
+    let function: Bound<'_, PyAny> = recipe.get(py, "function").map_err(failed)?;
+    let kwargs: Option<Bound<'_, PyDict>> = recipe.get(py, "kwargs").map_err(failed)?;
+    let made = call(&function, kwargs.as_ref(), roots)?;
+    let recipe = python_recipe(&made, None, false).map_err(failed)?;
+    Ok(Recipe(roots.hold(&recipe)))
 }
 
 /// `recipe`, or, where it is a function, the recipe of what the function returns. Members have to
 /// be known before they can be compared.
-fn resolve(recipe: &Arc<Recipe>, roots: &GcRoots) -> Result<Arc<Recipe>, EnvError> {
-    match &recipe.source {
-        Source::Call { function, kwargs } if recipe.transforms.is_empty() => {
-            resolve(&called(function, kwargs.as_ref(), roots)?, roots)
-        }
-        _ => Ok(Arc::clone(recipe)),
+fn resolve(py: Python<'_>, recipe: Recipe, roots: &GcRoots) -> Result<Recipe, EnvError> {
+    match recipe.bare_kind(py) {
+        Ok(Some(kind)) if kind == "call" => resolve(py, called(py, &recipe, roots)?, roots),
+        Ok(_) => Ok(recipe),
+        Err(raised) => Err(EnvError::failed(roots.raised(py, raised))),
     }
 }
 
 /// Several environments as one; those of one kind without a copy of their rows.
-fn several(members: &[Arc<Recipe>], roots: &GcRoots) -> Result<Made, EnvError> {
-    let members = members.iter().map(|member| resolve(member, roots));
-    let members = members.collect::<Result<Vec<_>, _>>()?;
-    let Some(first) = members.first() else {
-        return Err(EnvError::Foreign(
-            "a vector of environments needs at least one, got none".into(),
-        ));
-    };
-    // Native environments of one kind are stored side by side, and step without a call for each.
-    if let Some(env) = first.bare_native()
-        && members
-            .iter()
-            .all(|member| member.bare_native() == Some(env))
-    {
-        return Ok(Made::native(native(env, members.len())?, true));
-    }
-    // Those of Gymnasium share one hold of the interpreter's lock for a step of all.
-    let gyms: Option<Vec<&Gym>> = members.iter().map(|member| member.bare_gym()).collect();
-    if let Some(gyms) = gyms
-        && gyms.iter().all(|gym| gym.one_hot == gyms[0].one_hot)
-    {
-        return Ok(Made::python(gym(&gyms, roots)?, true));
+fn several(members: Vec<Recipe>, roots: &GcRoots) -> Result<Made, EnvError> {
+    let (members, alike) = attach(|py| {
+        let members = members.into_iter().map(|member| resolve(py, member, roots));
+        let members = members.collect::<Result<Vec<_>, _>>()?;
+        let alike = side_by_side(py, &members, roots);
+        Ok::<_, EnvError>((members, alike?))
+    })?;
+    if let Some(made) = alike {
+        return Ok(made);
     }
     let (mut is_python, mut waits) = (false, false);
     let mut vectors = Vec::with_capacity(members.len());
@@ -349,6 +270,37 @@ fn several(members: &[Arc<Recipe>], roots: &GcRoots) -> Result<Made, EnvError> {
         waits,
         ..Made::native(Box::new(Joined::new(vectors)?), true)
     })
+}
+
+/// The environments of `members` without a call for each, where their kind has that.
+fn side_by_side(
+    py: Python<'_>,
+    members: &[Recipe],
+    roots: &GcRoots,
+) -> Result<Option<Made>, EnvError> {
+    let failed = |raised: PyErr| EnvError::failed(roots.raised(py, raised));
+    let Some(first) = members.first() else {
+        return Err(EnvError::Foreign(
+            "a vector of environments needs at least one, got none".into(),
+        ));
+    };
+    let is_alike = |member: &Recipe| match first.bare_kind(py)?.as_deref() {
+        Some("native") => first.0.bind(py).eq(member.0.bind(py)),
+        Some("gymnasium") => Ok(member.bare_kind(py)?.as_deref() == Some("gymnasium")
+            && member.get::<bool>(py, "one_hot")? == first.get::<bool>(py, "one_hot")?),
+        _ => Ok(false),
+    };
+    for member in members {
+        if !is_alike(member).map_err(failed)? {
+            return Ok(None);
+        }
+    }
+    // Native environments of one kind are stored side by side; those of Gymnasium share one hold of
+    // the interpreter's lock for a step of all.
+    Ok(Some(match first.0.bind(py).extract::<Native>() {
+        Ok(env) => Made::native(py.detach(|| native(&env, members.len()))?, true),
+        Err(_) => Made::python(gym(py, members, roots)?, true),
+    }))
 }
 
 /// `num_envs` environments that come with windrow, all alike.
@@ -388,26 +340,29 @@ fn arguments(env: &Native) -> Result<Map<String, Value>, EnvError> {
 }
 
 /// Environments of Gymnasium that agree on how choices are encoded.
-fn gym(envs: &[&Gym], roots: &GcRoots) -> Result<GymEnvs, EnvError> {
-    attach(|py| {
-        let mut worlds = Vec::with_capacity(envs.len());
-        for env in envs {
-            worlds.push((env.lender.lend(py, roots)?, env.frame_skip, &*env.info));
-        }
-        GymEnvs::new(py, worlds, envs.iter().all(|env| env.one_hot))
-    })
+fn gym(py: Python<'_>, envs: &[Recipe], roots: &GcRoots) -> Result<GymEnvs, EnvError> {
+    let failed = |raised: PyErr| EnvError::failed(roots.raised(py, raised));
+    let mut worlds = Vec::with_capacity(envs.len());
+    let mut one_hot = true;
+    for env in envs {
+        one_hot &= env.get::<bool>(py, "one_hot").map_err(failed)?;
+        let frame_skip: usize = env.get(py, "frame_skip").map_err(failed)?;
+        let info: Vec<Entry> = env.get(py, "info").map_err(failed)?;
+        worlds.push((lend(env.0.bind(py), roots)?, frame_skip, info));
+    }
+    GymEnvs::new(py, worlds, one_hot)
 }
 
 /// A recipe as a factory of the engine.
 #[derive(Debug)]
 pub(crate) struct Factory {
-    recipe: Arc<Recipe>,
+    recipe: Recipe,
     roots: GcRoots,
     is_python: AtomicBool,
 }
 
 impl Factory {
-    pub(super) fn new(recipe: Arc<Recipe>, roots: GcRoots) -> Self {
+    pub(super) fn new(recipe: Recipe, roots: GcRoots) -> Self {
         Self {
             recipe,
             roots,
@@ -444,8 +399,8 @@ impl Factory {
                 members.try_reserve_exact(num_envs).map_err(|error| {
                     EnvError::Foreign(format!("num_envs={num_envs} is too much: {error}"))
                 })?;
-                members.resize(num_envs, Arc::clone(&self.recipe));
-                several(&members, &self.roots)
+                members.resize(num_envs, self.recipe.clone());
+                several(members, &self.roots)
             }
         }
     }

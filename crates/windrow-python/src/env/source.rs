@@ -14,58 +14,40 @@ use crate::gc::{GcRef, GcRoots};
 use crate::gil::{self, attach};
 use crate::process;
 
-/// Lends Python objects, one to each worker.
-#[derive(Debug)]
-pub(super) enum Lender {
-    /// A function without arguments that makes one.
-    Make(GcRef),
-    /// The user's own, which stays open.
-    Own(GcRef),
-}
-
-impl Lender {
-    /// The object of a recipe, or the function that makes it.
-    ///
-    /// # Errors
-    /// `AttributeError` for a recipe that has none.
-    pub(super) fn read(recipe: &Bound<'_, PyAny>, roots: &GcRoots) -> PyResult<Self> {
-        let py = recipe.py();
-        let env = roots.hold(&recipe.getattr(intern!(py, "env"))?);
+/// The `env` of a recipe that is the user's `own`, which stays open, otherwise the object that it
+/// makes: to be stepped, and held in `roots`.
+///
+/// # Errors
+/// The exception that the function raised; [`EnvError::Foreign`] when the object is being stepped
+/// already.
+pub(super) fn lend(recipe: &Bound<'_, PyAny>, roots: &GcRoots) -> Result<Held, EnvError> {
+    let py = recipe.py();
+    let read = || {
         let own: bool = recipe.getattr(intern!(py, "own"))?.extract()?;
-        Ok(match own {
-            true => Self::Own(env),
-            false => Self::Make(env),
-        })
-    }
-
-    /// An object to be stepped, held in `roots`.
-    ///
-    /// # Errors
-    /// The exception that the function raised; [`EnvError::Foreign`] when the object is being
-    /// stepped already.
-    pub(super) fn lend(&self, py: Python<'_>, roots: &GcRoots) -> Result<Held, EnvError> {
-        let (object, own) = match self {
-            Self::Make(make) => (call(make.bind(py), None, roots)?, false),
-            Self::Own(object) => (object.bind(py).clone(), true),
-        };
-        let loan = || Loan::of(&object, roots);
-        // A collector that stepped it before may be garbage that is not collected yet: an exception
-        // refers, by its traceback, to all frames that were running when it was raised.
-        let again = || {
-            py.import("gc")?.call_method0("collect")?;
-            loan()
-        };
-        let lent = loan().and_then(|lent| lent.map_or_else(again, |loan| Ok(Some(loan))));
-        match lent.map_err(EnvError::failed)? {
-            None => Err(in_use(&object, own)),
-            Some(loan) => Ok(Held {
-                object: roots.hold(&object),
-                roots: roots.clone(),
-                own,
-                process: process::id(),
-                _loan: loan,
-            }),
-        }
+        Ok((recipe.getattr(intern!(py, "env"))?, own))
+    };
+    let (env, own) = read().map_err(|raised: PyErr| EnvError::failed(raised))?;
+    let object = match own {
+        true => env,
+        false => call(&env, None, roots)?,
+    };
+    let loan = || Loan::of(&object, roots);
+    // A collector that stepped it before may be garbage that is not collected yet: an exception
+    // refers, by its traceback, to all frames that were running when it was raised.
+    let again = || {
+        py.import("gc")?.call_method0("collect")?;
+        loan()
+    };
+    let lent = loan().and_then(|lent| lent.map_or_else(again, |loan| Ok(Some(loan))));
+    match lent.map_err(EnvError::failed)? {
+        None => Err(in_use(&object, own)),
+        Some(loan) => Ok(Held {
+            object: roots.hold(&object),
+            roots: roots.clone(),
+            own,
+            process: process::id(),
+            _loan: loan,
+        }),
     }
 }
 
@@ -92,7 +74,7 @@ fn in_use(object: &Bound<'_, PyAny>, own: bool) -> EnvError {
 /// environment was given up.
 pub(super) fn call<'py>(
     function: &Bound<'py, PyAny>,
-    kwargs: Option<&GcRef>,
+    kwargs: Option<&Bound<'py, PyDict>>,
     roots: &GcRoots,
 ) -> Result<Bound<'py, PyAny>, EnvError> {
     let py = function.py();
@@ -103,11 +85,8 @@ pub(super) fn call<'py>(
             "the collector that needed the environments was given up".into(),
         ));
     }
-    let call = || {
-        let kwargs = kwargs.map(|kwargs| kwargs.bind(py).cast::<PyDict>());
-        gil::call(function, (), kwargs.transpose()?)
-    };
-    call().map_err(|raised| EnvError::failed(roots.raised(py, raised)))
+    let called = gil::call(function, (), kwargs);
+    called.map_err(|raised| EnvError::failed(roots.raised(py, raised)))
 }
 
 /// An object that is being stepped. What was made for it is closed when it is dropped.

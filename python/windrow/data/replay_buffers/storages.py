@@ -116,7 +116,7 @@ class TensorStorage(Storage, kind="LazyTensorStorage"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_size is None:
-            object.__setattr__(self, "max_size", _count(self.storage))
+            self._settle(max_size=_count(self.storage))
 
     def __repr__(self) -> str:
         return f"TensorStorage({_count(self.storage)} frames, max_size={self.max_size})"

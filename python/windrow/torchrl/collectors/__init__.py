@@ -100,7 +100,7 @@ class MultiSyncCollector(MultiCollector, _base.MultiSyncCollector):
 
     def _build(self, arguments: CollectorArguments) -> None:
         if arguments.cat_results is None and arguments.trajs_per_batch is None:
-            object.__setattr__(arguments, "cat_results", "stack")
+            arguments = arguments.but(cat_results="stack")
         envs, frames = arguments.create_env_fn, arguments.frames_per_batch
         workers = len(envs) if isinstance(envs, (list, tuple)) else arguments.num_workers
         if (
@@ -113,7 +113,7 @@ class MultiSyncCollector(MultiCollector, _base.MultiSyncCollector):
             warn(
                 f"frames_per_batch={frames} cannot be split over {workers} workers: batches have {even} frames"
             )
-            object.__setattr__(arguments, "frames_per_batch", even)
+            arguments = arguments.but(frames_per_batch=even)
         super()._build(arguments)
 
 
