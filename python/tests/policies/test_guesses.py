@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from tensordict.nn import TensorDictModule
 from torch import nn
 
 from windrow.collectors import Collector
@@ -82,3 +83,14 @@ def test_no_environment_is_made_where_a_guess_was_right() -> None:
     with Collector(make, Doubtful(4, 2), frames_per_batch=4) as collector:
         assert collector.policy_backend == "torch"
         assert len(made) == 1
+
+
+def test_weights_in_a_closure_act_again_as_they_were_before() -> None:
+    net = nn.Linear(4, 2, bias=False)
+    policy = TensorDictModule(lambda seen: net(seen), ["observation"], ["action"])
+    with Collector("CartPole-v1", policy, frames_per_batch=4) as collector:
+        for best in (0, 1, 0):
+            with torch.no_grad():
+                net.weight.zero_()[best] = torch.tensor([0.0, 1.0, 0.0, 1.0])
+            batch = next(collector)
+            assert torch.equal(batch["action"], net(batch["observation"]).argmax(-1))

@@ -189,6 +189,7 @@ def test_a_function_around_a_module_takes_weights_in_processes(build) -> None:
                     AsyncCollector,
                     Counting,
                     TensorDictModule(lambda seen: net(seen), ["observation"], ["action"]),
+                    policy_backend="torch",
                 )
             )
             == "threads"

@@ -189,7 +189,7 @@ class _Weights:
         return len(now) == len(copies) and all(map(same_numbers, now, copies))
 
 
-@dataclass
+@dataclass(eq=False)
 class _Known:
     """A graph, and what it was read from.
 
