@@ -8,8 +8,10 @@ cannot be shown to be harmless is :class:`~windrow.policies.lower.values.Unprove
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +38,11 @@ BY_VALUE = (
     *(type(None), bool, int, float, complex, str, bytes, tuple),
     *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType),
 )
+#: Guards that compare a plain value.
+CONSTANTS = {"EQUALS_MATCH", "CONSTANT_MATCH", "BOOL_MATCH", "NONE_MATCH", "ID_MATCH"}
+#: From Python 3.13 on, an attribute that is set leaves the version of its object's dictionary as it
+#: is, by which guards of torch pass over plain values: those are compared here.
+PASSED_OVER = sys.version_info >= (3, 13)
 _NUMBERS = itertools.count()
 
 
@@ -151,6 +158,8 @@ class Capture:
             check_likeness(record.codes, values, originals)
         self._closed = Closed(record.codes, values)
         self._is_one = eval(_same_objects(record.read), space)
+        self._constants = eval(_constants(record.guarded) if PASSED_OVER else "lambda: []", space)
+        self._were = self._constants()
         self._types = [_type(one) for one in self._read()]
         #: All that says whether it holds, by name.
         self._looks: set[Any] = {
@@ -170,6 +179,7 @@ class Capture:
                 self._entry.guard_manager is self._guards
                 and self._closed.is_same()
                 and self._is_one()
+                and self._constants() == self._were
                 and self.guards_hold()
                 and [_type(one) for one in self._read()] == self._types
             )
@@ -356,6 +366,18 @@ def _values(guarded: Sequence[tuple[Any, str]], space: dict[str, Any]) -> list[A
                 pass
             source = getattr(source, "base", None)
     return list(found.values())
+
+
+def _constants(guarded: Sequence[tuple[Any, str]]) -> str:
+    """An expression of what guards compare with plain values, by class, and of lengths."""
+    found: dict[str, None] = {}
+    for source, what in guarded:
+        with contextlib.suppress(Unproved):
+            if what in CONSTANTS:
+                found["type({0}), {0}".format(expression(source))] = None
+            elif what == "SEQUENCE_LENGTH":
+                found[f"len({expression(source)})"] = None
+    return f"lambda: [{', '.join(found)}]"
 
 
 def _same_objects(read: Sequence[tuple[Any, Any]]) -> str:
