@@ -28,7 +28,8 @@ from torchrl.modules import (
     TanhNormal,
 )
 
-from windrow.collectors import Evaluator
+from windrow.collectors import Collector, Evaluator
+from windrow.policies.lower import capture
 from windrow.policies.lower.listed import Listed, is_listed
 from windrow.policies.lower.origin import NotListed
 
@@ -439,3 +440,26 @@ def test_an_evaluator_reads_no_policy_that_sees_that_another_stands_for_it(way: 
 
     with pytest.raises(ValueError, match="asks which object it is|reads itself from somewhere"):
         Evaluator("CartPole-v1", Itself(), policy_backend="native")
+
+
+def test_a_plain_value_that_guards_of_torch_pass_over_is_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Holder:
+        gain = 0.0
+
+    class Policy(nn.Module):
+        def forward(self, observation: torch.Tensor) -> torch.Tensor:
+            still = 0 * observation[..., 0]
+            return torch.stack([still, still + vars(holder)["gain"]], -1).argmax(-1)
+
+    holder = Holder()
+    holder.gain = -1.0
+    monkeypatch.setattr(capture, "PASSED_OVER", True)
+    monkeypatch.setattr(capture.Capture, "guards_hold", lambda self: True)
+    with Collector(
+        "CartPole-v1", Policy(), frames_per_batch=4, policy_backend="native"
+    ) as collector:
+        assert not next(collector)["action"].any()
+        holder.gain = 1.0
+        assert next(collector)["action"].all()
