@@ -34,6 +34,7 @@ __all__ = [
     "mujoco_version",
     "native_ids",
     "native_info",
+    "other_encoding",
     "pack",
     "resize",
     "run_worker",
