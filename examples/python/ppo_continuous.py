@@ -32,6 +32,7 @@ ENTROPY_WEIGHT, VALUE_WEIGHT = 0.0, 0.5
 MAX_GRADIENT_NORM = 0.5
 #: What a minibatch has of a batch.
 READ = ("normalized", "drawn", "log_prob", "advantage", "target")
+LOSSES = ("policy", "value", "entropy")
 #: What a checkpoint holds of a training, in the order in which it is loaded: the collector's policy
 #: is that of its last batch.
 PARTS = ("collector", "agent", "optimizer")
@@ -75,13 +76,10 @@ class Agent(nn.Module):
         self.actor = mlp(observations, len(low), width, 0.01)
         self.critic = mlp(observations, 1, width, 1.0)
         self.log_std = nn.Parameter(torch.zeros(len(low)))
-        for name, value in {
-            "low": low,
-            "high": high,
-            "loc": torch.zeros(observations),
-            "scale": torch.ones(observations),
-        }.items():
-            self.register_buffer(name, value)
+        self.register_buffer("low", low)
+        self.register_buffer("high", high)
+        self.register_buffer("loc", torch.zeros(observations))
+        self.register_buffer("scale", torch.ones(observations))
         #: How many frames ``loc`` and ``scale`` are of.
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
@@ -206,9 +204,8 @@ class Training:
                 )
                 with torch.no_grad():
                     batch["normalized"] = self.agent.normalized(batch["observation"])
-                    following = self.agent.critic(
-                        self.agent.normalized(batch["next", "observation"])
-                    )
+                    after = self.agent.normalized(batch["next", "observation"])
+                    following = self.agent.critic(after)
                 batch["advantage"], batch["target"] = windrow.generalized_advantage_estimate(
                     arguments.gamma,
                     LAMBDA,
@@ -228,9 +225,7 @@ class Training:
                 # Only now, since the loss compares with what was normalized as the collector did.
                 self.agent.look(batch["observation"])
                 if self.logger is not None:
-                    for name, loss in zip(
-                        ("policy", "value", "entropy"), losses[-1].tolist(), strict=True
-                    ):
+                    for name, loss in zip(LOSSES, losses[-1].tolist(), strict=True):
                         self.logger.add_scalar(f"losses/{name}", loss, frames)
                 if arguments.checkpoint and time.monotonic() > saved + arguments.every:
                     self.save()
