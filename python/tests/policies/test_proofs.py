@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -423,6 +424,7 @@ WAYS_TO_ITSELF: dict[str, Callable[[nn.Module], Any]] = {
     "a member": lambda self: 1.0 if self in self.by_itself else 0.0,
     "a weak key": lambda self: self.by_weak.get(self, 0.0),
     "an item": lambda self: 1.0 if self.itself[0] is self else 0.0,
+    "what another has": lambda self: 1.0 if self is self.owner.policy else 0.0,
 }
 
 
@@ -434,6 +436,7 @@ def test_an_evaluator_reads_no_policy_that_sees_that_another_stands_for_it(way: 
             self.linear = nn.Linear(4, 2)
             self.by_number, self.by_itself, self.itself = {id(self): 1.0}, {self: 1.0}, [self]
             self.by_weak = weakref.WeakKeyDictionary({self: 1.0})
+            self.owner = SimpleNamespace(policy=self)
 
         def forward(self, observation: torch.Tensor) -> torch.Tensor:
             return self.linear(observation).argmax(-1) * int(way(self))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import dis
 import enum
 import functools
 import sys
@@ -171,16 +172,42 @@ def check_likeness(
     to them in all but their identity.
 
     Raises:
-        Unproved: it asks for identities, or reads one of the originals from somewhere else.
+        Unproved: it asks for identities, or may compare one of the originals, which it has from
+            somewhere else, with what stands for it.
     """
-    own = (code.co_names for code, scope in codes.items() if not is_library(scope))
-    if asked := IDENTITIES.intersection(*[chain.from_iterable(own)]):
+    own = [code for code, scope in codes.items() if not is_library(scope)]
+    if asked := IDENTITIES.intersection(*[chain.from_iterable(code.co_names for code in own)]):
         raise Unproved(f"it asks which object it is, by {min(asked)}")
     numbers = set(map(id, originals))
     for value in values:
         inner = value if isinstance(value, (dict, list, tuple, set, frozenset)) else ()
-        if id(value) in numbers or any(id(one) in numbers for one in inner):
+        is_inside = any(id(one) in numbers for one in inner)
+        if is_inside or (id(value) in numbers and any(map(_compares_objects, own))):
             raise Unproved("it reads itself from somewhere else")
+
+
+def _compares_objects(code: types.CodeType) -> bool:
+    """Whether code compares something else than attributes and constants with each other by
+    identity or equality, or looks for it in a container.
+    """
+    steps = list(dis.get_instructions(code))
+    for at, step in enumerate(steps):
+        is_equality = step.opname == "COMPARE_OP" and step.argrepr.strip("bol()") in ("==", "!=")
+        if not is_equality and step.opname not in ("IS_OP", "CONTAINS_OP"):
+            continue
+        # The last step of each operand, from the second one back to the first.
+        for _ in range(2):
+            at -= 1
+            if at < 0 or steps[at].opname not in ("LOAD_ATTR", "LOAD_CONST"):
+                return True
+            depth = 0
+            while at >= 0 and (depth := depth + dis.stack_effect(*_operation(steps[at]))) < 1:
+                at -= 1
+    return False
+
+
+def _operation(step: dis.Instruction) -> tuple[int, int | None]:
+    return step.opcode, step.arg if step.opcode >= dis.HAVE_ARGUMENT else None
 
 
 def can_change(value: object) -> bool:
