@@ -53,14 +53,12 @@ impl WaitQueue {
     /// it last ran on if that is idle, and looks for no other where all have been busy. The
     /// caller's core becomes idle when the caller sleeps, as it mostly does next: if the caller
     /// woke all, the last of as many threads as cores would come to share a core with another, for
-    /// 8 ms each time.
+    /// 8 ms each time. That holds where one sleeps, too: another may fall asleep meanwhile, and be
+    /// woken in its place.
     pub fn wake_all(&self) {
         self.wakes.fetch_add(1, Ordering::Release);
-        let asleep = self.asleep.load(Ordering::Relaxed);
-        if asleep > 1 {
+        if self.asleep.load(Ordering::Relaxed) > 0 {
             self.wakes_others.store(true, Ordering::Relaxed);
-        }
-        if asleep > 0 {
             self.condvar.notify_one();
         }
     }
@@ -116,8 +114,8 @@ impl WaitQueue {
                     unpoisoned(waited).0
                 }
             };
-            self.asleep.fetch_sub(1, Ordering::Relaxed);
-            if self.wakes_others.swap(false, Ordering::Relaxed) {
+            let others = self.asleep.fetch_sub(1, Ordering::Relaxed) - 1;
+            if self.wakes_others.swap(false, Ordering::Relaxed) && others > 0 {
                 self.condvar.notify_all();
             }
             out = attempt(&mut guard);
