@@ -43,7 +43,7 @@ from windrow._warnings import PerformanceWarning, RenamedWarning, Warning
 from windrow._windrow import WorkerError, __version__
 
 _needs.fill(_windrow)
-# What the rest reaches of the package for TorchRL's users. None of it is imported before that.
+# The modules of windrow.torchrl that the rest may call: each is imported when it is first needed.
 _fence.HOMES.update(
     adapter="windrow.torchrl._adapter",
     around="windrow.torchrl._around",

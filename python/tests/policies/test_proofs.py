@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -425,6 +426,7 @@ WAYS_TO_ITSELF: dict[str, Callable[[nn.Module], Any]] = {
     "a weak key": lambda self: self.by_weak.get(self, 0.0),
     "an item": lambda self: 1.0 if self.itself[0] is self else 0.0,
     "what another has": lambda self: 1.0 if self is self.owner.policy else 0.0,
+    "what a function compares": lambda self: float(operator.is_(self, self.owner.policy)),
 }
 
 

@@ -93,7 +93,7 @@ class Facts:
         return value.numpy()
 
     def _misfit(self, leaf: Leaf, value: torch.Tensor, rows: int) -> str:
-        """What is said of a ``value`` that is no action of ``leaf`` in ``rows`` environments."""
+        """The error of a ``value`` that is no action of ``leaf`` in ``rows`` environments."""
         batch = self.batch if rows == self.num_envs else (rows,)
         what, shape = f"action {public(leaf.key)!r} of {self.id}", tuple(value.shape)
         options = list(leaf.nvec or ())

@@ -35,6 +35,8 @@ KNOWN = set(
 )
 #: Names of what tells one object from another that is equal.
 IDENTITIES = frozenset({"id", "hash", "__hash__", "ref", "getrefcount"})
+#: Names of functions that compare objects as operators do.
+COMPARISONS = frozenset("is_ is_not eq ne contains __eq__ __ne__ __contains__".split())
 #: Names of what windrow itself sets while a policy is called.
 SET = {"_validate_args", "get_fastpath_enabled"}
 #: Packages whose code captures take as it is. They are others than those with classes on the list:
@@ -190,6 +192,8 @@ def _compares_objects(code: types.CodeType) -> bool:
     """Whether code compares something else than attributes and constants with each other by
     identity or equality, or looks for it in a container.
     """
+    if not COMPARISONS.isdisjoint(code.co_names):
+        return True
     steps = list(dis.get_instructions(code))
     for at, step in enumerate(steps):
         is_equality = step.opname == "COMPARE_OP" and step.argrepr.strip("bol()") in ("==", "!=")
