@@ -30,6 +30,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import itertools
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -247,7 +248,9 @@ def signature_of(declaration: Callable[..., object]) -> inspect.Signature:
     kind = cast(type[Arguments], declaration)
     fields = {field.name: field for field in fields_of(kind)}
     parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(declaration).parameters.items():
+    # The class's own may be that of a `__new__`.
+    own = inspect.signature(kind.__init__).parameters
+    for name, parameter in itertools.islice(own.items(), 1, None):
         if not _is_ignored(fields[name]):
             made = _Common if name in kind._common else inspect.Parameter
             parameters.append(

@@ -16,11 +16,13 @@ from windrow.data import (
     LazyTensorStorage,
     ListStorage,
     PrioritizedSampler,
+    PrioritizedSliceSampler,
     RandomSampler,
     ReplayBuffer,
     RoundRobinWriter,
     SamplerWithoutReplacement,
     SliceSampler,
+    SliceSamplerWithoutReplacement,
     TensorDictMaxValueWriter,
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
@@ -189,3 +191,20 @@ def test_samples_of_all_buffers_say_what_is_padding_and_burn_in(kind: Any) -> No
     sample = buffer.sample()
     assert sample["collector", "mask"].reshape(-1, 4).sum(1).tolist() == [3] * 10
     assert sample["collector", "burn_in"].reshape(-1, 4)[0].tolist() == [True, True, False, False]
+
+
+def test_samplers_that_replace_make_those_that_do_not() -> None:
+    random = RandomSampler(replacement=False, drop_last=True)  # type: ignore[call-arg]
+    assert isinstance(random, SamplerWithoutReplacement) and random.drop_last
+    slices = SliceSampler(slice_len=2, replacement=False)
+    assert type(slices) is SliceSamplerWithoutReplacement and slices.slice_len == 2
+    assert type(RandomSampler(replacement=True)) is RandomSampler
+    assert type(SliceSampler(slice_len=2)) is SliceSampler
+
+
+def test_other_samplers_are_not_drawn_without_replacement() -> None:
+    for kind in (PrioritizedSliceSampler, ConsumingSampler):
+        with pytest.raises(TypeError, match=f"{kind.__name__} draws with replacement alone"):
+            kind(replacement=False)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="RandomSampler has no argument drop_last"):
+        RandomSampler(drop_last=True)  # type: ignore[call-arg]

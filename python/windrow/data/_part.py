@@ -111,7 +111,9 @@ def _checked(kind: type[Part]) -> Callable[..., None]:
         refuse_unknown(type(self).__name__, kwargs, known)
         init(self, *args, **kwargs)
 
-    checked.__signature__ = bound_to_self(signature_of(kind))  # type: ignore[attr-defined]
+    signature = signature_of(kind)
+    checked.__signature__ = bound_to_self(signature)  # type: ignore[attr-defined]
+    kind.__signature__ = signature  # type: ignore[attr-defined]
     return checked
 
 

@@ -31,6 +31,18 @@ class Sampler(Part):
     has_priorities: ClassVar[bool] = False
     #: Whether :meth:`_changed` changes samples.
     _changes_samples: ClassVar[bool] = False
+    #: The class that ``replacement=False`` makes in the place of this one; of itself, this one.
+    _without: ClassVar["type[Sampler] | None"] = None
+
+    def __new__(cls, *args: Any, **arguments: Any) -> Any:
+        without = vars(cls).get("_without")
+        if arguments.pop("replacement", True) or without is cls:
+            return super().__new__(cls)
+        if without is None:
+            raise TypeError(
+                f"{cls.__name__} draws with replacement alone, got replacement=False: RandomSampler and SliceSampler take it"
+            )
+        return without(*args, **arguments)
 
     def _changed(self, batch: Any, info: Any, count: int) -> tuple[Any, Any]:
         """The sample of ``count`` frames that the frames which were drawn become, and the entries
@@ -42,8 +54,14 @@ class Sampler(Part):
         """Takes what the buffer ``core`` has loaded."""
 
 
+def _replacement(without: str) -> Any:
+    return argument(f"False makes a {without} of the other arguments", default=True)
+
+
 class RandomSampler(Sampler, kind="RandomSampler"):
     """Draws all frames with the same probability, with replacement."""
+
+    replacement: bool = _replacement("SamplerWithoutReplacement")
 
 
 class ConsumingSampler(Sampler, kind="ConsumingSampler"):
@@ -70,6 +88,9 @@ class SamplerWithoutReplacement(Sampler, kind="SamplerWithoutReplacement"):
     )
 
 
+RandomSampler._without = SamplerWithoutReplacement
+
+
 class SliceSampler(Sampler, kind="SliceSampler"):
     """Draws pieces of trajectories, end to end. No piece crosses the end of its trajectory.
 
@@ -91,6 +112,7 @@ class SliceSampler(Sampler, kind="SliceSampler"):
 
     num_slices: int | None = argument("pieces in a batch", default=None, check=at_least(1))
     slice_len: int | None = argument("frames of each piece", default=None, check=at_least(1))
+    replacement: bool = _replacement("SliceSamplerWithoutReplacement")
     end_key: Key | None = argument(
         'the flag that ends an episode; None stands for ("next", "done")', default=None
     )
@@ -189,6 +211,9 @@ class SliceSamplerWithoutReplacement(SliceSampler, kind="SliceSamplerWithoutRepl
     )
 
 
+SliceSampler._without = SliceSamplerWithoutReplacement._without = SliceSamplerWithoutReplacement
+
+
 def function_of_sample(name: str, value: Any) -> Any:
     """``value``, if it can be called."""
     if not callable(value):
@@ -219,6 +244,8 @@ class HERSampler(Sampler, kind="HERSampler"):
     """
 
     _changes_samples: ClassVar[bool] = True
+    #: Where the goals that were achieved are read.
+    _achieved_in: ClassVar[tuple[str, ...]] = ("next",)
 
     reward_fn: Any = argument(
         "takes the frames with new goals, and returns a reward for each",
@@ -250,7 +277,7 @@ class HERSampler(Sampler, kind="HERSampler"):
         frames, goals = batch[:count], batch[count:]
         new, goal = frames[: len(goals)], path(self.goal_key)
         if len(goals):
-            achieved = goals["next", *path(self.achieved_goal_key)]
+            achieved = goals[(*self._achieved_in, *path(self.achieved_goal_key))]
             for key in (goal, ("next", *goal)):
                 if key == goal or key in frames.keys(True):
                     new[key].copy_(achieved)
