@@ -177,3 +177,26 @@ def test_torchrls_wrappers_of_windrows_environments_name_those_that_take_them(
 ) -> None:
     with pytest.raises(TypeError, match=r"torchrl expected .* got .* windrow\.torchrl\.envs"):
         AROUND[around](OWN[env])
+
+
+def test_a_transform_inside_reads_what_one_outside_writes() -> None:
+    def every_other(base: Any) -> Any:
+        skip = torchrl.envs.ConditionalSkip(lambda frames: frames["outer"] % 2 == 1)
+        inner = TransformedEnv(base, Compose(StepCounter(step_count_key="inner"), skip))
+        return TransformedEnv(inner, StepCounter(step_count_key="outer"), auto_unwrap=False)
+
+    with pytest.warns(UserWarning, match="StepCounter is .*transforms inside read what it writes"):
+        env = every_other(GymEnv("Pendulum-v1"))
+    rollout = env.rollout(6)
+    assert rollout["outer"].flatten().tolist() == [0, 1, 2, 3, 4, 5]
+    assert rollout["inner"].flatten().tolist() == [0, 1, 1, 2, 2, 3]
+
+
+def test_transforms_that_nothing_inside_can_read_stay_windrows() -> None:
+    with pytest.warns(UserWarning, match="auto_unwrap has no effect"):
+        env = TransformedEnv(
+            TransformedEnv(GymEnv("Pendulum-v1"), StepCounter()),
+            RewardScaling(0.0, 2.0),
+            auto_unwrap=False,
+        )
+    assert isinstance(env.transform, windrow.envs.RewardScaling)

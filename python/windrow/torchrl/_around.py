@@ -16,7 +16,7 @@ from windrow._windrow import resize
 from windrow.envs._base import Wrapped
 from windrow.envs._described import FLAGS
 from windrow.envs._picture_transforms import Resize
-from windrow.envs._recipe import Recipe
+from windrow.envs._recipe import Adapted, Recipe
 from windrow.envs._transform import Compose, Transform
 from windrow.envs.transforms import Delta, Primer
 from windrow.torchrl._adapter import Adapter
@@ -36,7 +36,7 @@ def taken(transform: theirs.Transform) -> Any:
     return Delta(transform) if isinstance(transform, theirs.NextObservationDelta) else transform
 
 
-def refused(made: Any, error: ValueError) -> Any:
+def refused(made: Any, error: ValueError | str) -> Any:
     """``made`` of TorchRL's, which remembers why windrow's class refused to do the same."""
     vars(made)[_REFUSED] = str(error)
     return made
@@ -64,13 +64,22 @@ class Around:
         self.recipe, self.transforms = recipe, transforms
 
     def __call__(self) -> Adapter:
+        return Adapter(self._made())
+
+    def _made(self) -> _Transformed:
         transforms = [
             transform if is_free else transform.clone()
             for transform, is_free in _singly(self.transforms)
         ]
         for transform in transforms:
             transform.reset_parent()
-        return Adapter(_Transformed(Inside(self.recipe), theirs.Compose(*transforms)))
+        recipe = self.recipe
+        is_nested = (
+            isinstance(recipe, Adapted) and isinstance(recipe.env, Around) and not recipe.transforms
+        )
+        # Transforms inside read what those around them write.
+        inside = recipe.env._made() if is_nested else Inside(recipe)  # type: ignore[attr-defined]
+        return _Transformed(inside, theirs.Compose(*transforms), auto_unwrap=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -143,6 +152,16 @@ def of_torchrl(transform: Any) -> Any:
         # Samples become what environments observe, to the last bit.
         sizes = {"w": transform.w, "h": transform.h, "interpolation": transform.interpolation}
         made._apply_transform = partial(_resized, made, sizes)
+    return made
+
+
+def read_inside(transform: Any) -> Any:
+    """``transform`` as one of TorchRL's, whose entries the transforms inside can read."""
+    made = of_torchrl(transform)
+    if made is not transform:
+        why = "with auto_unwrap=False, the transforms inside read what it writes"
+        for one, _ in _singly([made]):
+            refused(one, why)
     return made
 
 

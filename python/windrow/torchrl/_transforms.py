@@ -5,10 +5,12 @@ takes.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from windrow import _fence, envs
 from windrow._lazy import module, torch
+from windrow.envs._transform import is_own
 from windrow.torchrl._both import Both
 
 _around = module("windrow.torchrl._around")
@@ -56,6 +58,26 @@ class GymWrapper(envs.GymWrapper, metaclass=Both):
 
 class TransformedEnv(envs.TransformedEnv, metaclass=Either):
     __doc__ = envs.TransformedEnv.__doc__
+    __signature__ = inspect.signature(envs.TransformedEnv)
+
+    def __init__(
+        self, base_env: Any, *args: Any, auto_unwrap: bool | None = None, **kwargs: Any
+    ) -> None:
+        #: Whether the transforms inside, which run in Python, read what those here write.
+        self._is_read = (
+            auto_unwrap is False
+            and isinstance(base_env, envs.TransformedEnv)
+            and not all(map(is_own, base_env._transforms))
+        )
+        super().__init__(
+            base_env, *args, auto_unwrap=None if self._is_read else auto_unwrap, **kwargs
+        )
+
+    def insert_transform(self, index: int, transform: Any) -> Any:
+        """Adds a transform before the one at ``index``, nearer to the environment."""
+        return super().insert_transform(
+            index, _around.read_inside(transform) if self._is_read else transform
+        )
 
 
 class RewardScaling(envs.RewardScaling, metaclass=Either):

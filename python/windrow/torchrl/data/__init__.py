@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from windrow.ray._buffer import *
     from windrow.torchrl._buffers import (
+        HERReplayBuffer as HERReplayBuffer,
         PrioritizedReplayBuffer as PrioritizedReplayBuffer,
         ReplayBuffer as ReplayBuffer,
         RoundRobinWriter as RoundRobinWriter,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from windrow.torchrl._schedulers import *
 
 _BUFFERS = [
+    "HERReplayBuffer",
     "PrioritizedReplayBuffer",
     "ReplayBuffer",
     "RoundRobinWriter",
