@@ -70,6 +70,7 @@ impl RowSpan {
 
 /// The order in which a [`Writer`](crate::Writer) fills rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RowOrder {
     /// One row after another, the first again after the last: new frames replace the oldest. The
     /// buffer then knows which frames follow each other, and slices can be drawn.

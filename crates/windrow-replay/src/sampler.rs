@@ -338,6 +338,7 @@ impl Slices {
 
 /// The reason why a sampler drew nothing.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum NoDraw {
     /// Frames are missing.
     Shortage(Shortage),

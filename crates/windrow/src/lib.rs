@@ -526,8 +526,8 @@ pub mod replay {
 pub mod tensordict {
     #[doc(inline)]
     pub use ::tensordict::{
-        AsKey, DType, Element, Entry, Group, HeapBuffer, LeafSpec, NestedKey, Owner, Packing,
-        Shape, Strides, Tensor, TensorDict, TensorError, row_major,
+        AsKey, Cell, DType, Element, Entry, Extent, Group, HeapBuffer, Iter, LeafSpec, NestedKey,
+        Owner, Packing, Shape, Strides, Tensor, TensorDict, TensorError, row_major,
     };
 }
 

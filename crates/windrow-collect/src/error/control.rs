@@ -137,6 +137,7 @@ impl ControlError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{stuck} of {threads} threads were still busy {:.1} s after the shutdown",
     waited.as_secs_f64())]
+#[non_exhaustive]
 pub struct Stuck {
     /// Threads that did not end: those of workers, and the one that `start` began.
     pub stuck: usize,

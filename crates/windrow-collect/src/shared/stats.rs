@@ -80,6 +80,7 @@ pub struct WorkerStats {
 
 /// How many versions behind the newest one parts were collected.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[non_exhaustive]
 pub struct PolicyLag {
     /// The freshest part's.
     pub min: i64,

@@ -241,11 +241,7 @@ fn act(frame: &Frame, seat: &mut Option<Seat>) -> Result<Frame, String> {
         .ok_or("the environments of the request cannot be read")?;
     rows::read(&seat.observed, obs, seat.obs.rows_mut(), seat.refused)
         .map_err(|reason| format!("observations: {reason}"))?;
-    let input = PolicyIn {
-        obs: seat.obs.rows(),
-        envs: &seat.envs,
-        exploration,
-    };
+    let input = PolicyIn::new(seat.obs.rows(), &seat.envs, exploration);
     seat.served.act(&input, seat.out.rows_mut()).map_err(told)?;
     let mut body = Vec::new();
     rows::write(&seat.columns, seat.out.rows(), &mut body, seat.refused)?;

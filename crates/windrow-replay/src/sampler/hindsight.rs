@@ -3,6 +3,7 @@ use crate::{ReplayError, RunKeys, Runs, SampleRng, Shortage};
 
 /// The frame of a trajectory that a goal is taken from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum GoalStrategy {
     /// One that does not come before the drawn frame, all with the same probability.
     #[default]
