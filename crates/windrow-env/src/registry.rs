@@ -190,40 +190,22 @@ impl NamedEnv {
     }
 }
 
-/// Arguments of classic control.
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct ClassicControl {
-    /// See [`CartPole::with_fast_math`].
-    fast_math: bool,
-}
-
-/// Gymnasium's classic control.
+/// Gymnasium's classic control, which takes no arguments.
 fn classic_control() -> [(&'static str, NamedEnv); 5] {
-    fn named<E: Env + Clone + 'static>(env: fn() -> TimeLimit<E>, fast: fn(E) -> E) -> NamedEnv {
-        let made = move |_: &str, given: ClassicControl| {
-            Ok(match given.fast_math {
-                true => env().map(fast),
-                false => env(),
-            })
-        };
-        NamedEnv::alike(json!({}), &[], made)
+    /// Accepts none.
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Nothing {}
+
+    fn named<E: Env + Clone + 'static>(env: fn() -> TimeLimit<E>) -> NamedEnv {
+        NamedEnv::alike(json!({}), &[], move |_, Nothing {}| Ok(env()))
     }
     [
-        ("CartPole-v1", named(CartPole::v1, CartPole::with_fast_math)),
-        ("Pendulum-v1", named(Pendulum::v1, Pendulum::with_fast_math)),
-        (
-            "MountainCar-v0",
-            named(MountainCar::v0, MountainCar::with_fast_math),
-        ),
-        (
-            "MountainCarContinuous-v0",
-            named(
-                MountainCarContinuous::v0,
-                MountainCarContinuous::with_fast_math,
-            ),
-        ),
-        ("Acrobot-v1", named(Acrobot::v1, Acrobot::with_fast_math)),
+        ("CartPole-v1", named(CartPole::v1)),
+        ("Pendulum-v1", named(Pendulum::v1)),
+        ("MountainCar-v0", named(MountainCar::v0)),
+        ("MountainCarContinuous-v0", named(MountainCarContinuous::v0)),
+        ("Acrobot-v1", named(Acrobot::v1)),
     ]
 }
 
@@ -466,12 +448,10 @@ pub fn make_vec(id: &str, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> 
 
 #[cfg(test)]
 mod tests {
-    use windrow_slab::RowBlock;
-
     use super::*;
     use crate::driver::native_ids;
     use crate::testing::CountingEnv;
-    use crate::{EnvFactory, EnvRecipe, Outcomes, Reset, StateVisitor, TimeLimit};
+    use crate::{EnvFactory, EnvRecipe, TimeLimit};
 
     #[test]
     fn builtin_environments_are_made_with_their_own_limits() {
@@ -658,83 +638,16 @@ mod tests {
         assert!(registry.info("Taxi").is_err());
     }
 
-    /// The states of `envs` after some steps, each with the first action.
-    fn after_steps(mut envs: Box<dyn VecEnv>) -> Vec<u8> {
-        let count = envs.num_envs();
-        let actions = RowBlock::new(&envs.spec().action_leaves(), count).unwrap();
-        let mut obs = RowBlock::new(&envs.spec().observation_leaves(), count).unwrap();
-        let seeded = |env| Reset {
-            env,
-            seed: Some(env as u64),
-        };
-        let resets: Vec<_> = (0..count).map(seeded).collect();
-        envs.reset(&resets, obs.rows_mut()).unwrap();
-        for _ in 0..100 {
-            let outcomes = Outcomes {
-                reward: &mut vec![0.0; count],
-                terminated: &mut vec![false; count],
-                truncated: &mut vec![false; count],
-            };
-            envs.step(actions.rows(), obs.rows_mut(), outcomes).unwrap();
-        }
-        let mut state = StateVisitor::saving();
-        envs.visit_state(&mut state).unwrap();
-        state.finish().unwrap()
-    }
-
-    /// A state without a name that stands in it, and the byte of its length.
-    fn without(state: &[u8], name: &str) -> Vec<u8> {
-        let (mut kept, mut rest) = (Vec::new(), state);
-        let place = |rest: &[u8]| {
-            rest.windows(name.len())
-                .position(|at| at == name.as_bytes())
-        };
-        while let Some(at) = place(rest) {
-            kept.extend(&rest[..at - 1]);
-            rest = &rest[at + name.len()..];
-        }
-        kept.extend(rest);
-        kept
-    }
-
     #[test]
-    fn classic_control_takes_fast_math() {
-        let registry = EnvRegistry::builtin();
-        let ids = classic_control().map(|(id, _)| id);
-        for id in ids {
-            let built = |arguments: Value| {
-                let recipe = EnvRecipe::of(id).with_arguments(&arguments).unwrap();
-                recipe.build_from(&registry, 9)
-            };
-            let [plain, exact, fast] = [
-                json!({}),
-                json!({"fast_math": false}),
-                json!({"fast_math": true}),
-            ]
-            .map(|arguments| after_steps(built(arguments).unwrap()));
-            assert_eq!(exact, plain, "{id}");
-            let names =
-                ["exact arithmetic", "fast_math"].map(|name| format!("the state of {name}"));
-            let [of_exact, of_fast] = &names;
-            for (saved, fast_math, expected, got) in [
-                (&exact, true, of_fast, of_exact),
-                (&fast, false, of_exact, of_fast),
-            ] {
-                let mut other = built(json!({ "fast_math": fast_math })).unwrap();
-                let error = other.visit_state(&mut StateVisitor::loading(saved));
-                assert_eq!(
-                    error.unwrap_err().to_string(),
-                    format!("the state does not fit: expected {expected}, got {got}")
-                );
-            }
-            let [exact, fast] = [without(&exact, of_exact), without(&fast, of_fast)];
-            // This one rounds its state to `f32`, where a last bit hardly shows.
-            assert!(fast != exact || id == "MountainCarContinuous-v0", "{id}");
-            let error = built(json!({"fast": true})).err().unwrap();
+    fn classic_control_takes_no_arguments() {
+        for (id, _) in classic_control() {
+            let recipe = |given: Value| EnvRecipe::of(id).with_arguments(&given).unwrap();
+            assert!(recipe(json!({})).build(2).is_ok());
+            let error = recipe(json!({"fast_math": true})).build(2).err().unwrap();
             assert_eq!(
                 error.to_string(),
                 format!(
-                    "the arguments {{\"fast\":true}} of {id} cannot be read: unknown field `fast`, expected `fast_math`"
+                    "the arguments {{\"fast_math\":true}} of {id} cannot be read: unknown field `fast_math`, there are no fields"
                 )
             );
         }
