@@ -526,7 +526,7 @@ pub mod replay {
 pub mod tensordict {
     #[doc(inline)]
     pub use ::tensordict::{
-        AsKey, DType, Element, Entry, Group, HeapBuffer, LeafSpec, NestedKey, Owner, Packing,
+        AsKey, DType, Element, Encoding, Entry, Group, HeapBuffer, LeafSpec, NestedKey, Owner,
         Shape, Strides, Tensor, TensorDict, TensorError, row_major,
     };
 }
