@@ -7,16 +7,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 
 use crate::arguments::Arguments;
+use crate::builtin::ROOMS;
 use crate::names::near;
-use crate::{
-    Acrobot, Blackjack, CartPole, CliffWalking, Env, EnvError, FrozenLake, MountainCar,
-    MountainCarContinuous, Pendulum, Serial, Taxi, TimeLimit, VecEnv,
-};
+use crate::{Env, EnvError, Serial, VecEnv};
 
 /// Things that are made by name: `M` makes those of one name, given its arguments.
 #[derive(Clone)]
@@ -143,40 +139,33 @@ impl NamedEnv {
         R: IntoEnv,
     {
         let single = factory.clone();
-        Self {
-            one: Arc::new(move |id, arguments| {
-                Ok(Box::new(single(read(arguments, id)?).into_env()?))
-            }),
-            many: Arc::new(move |id, arguments, num_envs| {
+        Self::of(
+            move |id, arguments| Ok(Box::new(single(read(arguments, id)?).into_env()?)),
+            move |id, arguments, num_envs| {
                 let make = || factory(read(arguments, id)?).into_env();
                 let envs = crate::factory::many(num_envs, make)?;
                 let envs = envs.into_iter().collect::<Result<_, _>>()?;
                 Ok(Box::new(Serial::new(envs)?))
-            }),
-            info: Vec::new(),
-        }
+            },
+            Vec::new(),
+        )
     }
 
-    /// Environments with arguments, some of which the id gives itself: `given`. Several are copies
-    /// of one, and share what never changes.
-    fn alike<A, E, F>(given: Value, info: &'static [&'static str], factory: F) -> Self
-    where
-        A: DeserializeOwned + 'static,
-        E: Env + Clone + 'static,
-        F: Fn(&str, A) -> Result<E, EnvError> + Clone + Send + Sync + 'static,
-    {
-        let made = move |id: &str, arguments: &Arguments| {
-            factory(id, arguments.with_defaults(&given).read(id)?)
-        };
-        let single = made.clone();
+    /// Environments that `one` makes one of, and `many` several, each given an id and arguments.
+    /// They observe these entries of `info` where their argument `info` names them, each with
+    /// whether resets return it, too.
+    pub(crate) fn of(
+        one: impl Fn(&str, &Arguments) -> Result<Box<dyn Env>, EnvError> + Send + Sync + 'static,
+        many: impl Fn(&str, &Arguments, usize) -> Result<Box<dyn VecEnv>, EnvError>
+        + Send
+        + Sync
+        + 'static,
+        info: Vec<(&'static str, bool)>,
+    ) -> Self {
         Self {
-            one: Arc::new(move |id, arguments| Ok(Box::new(single(id, arguments)?))),
-            many: Arc::new(move |id, arguments, num_envs| {
-                let first = made(id, arguments)?;
-                let envs = crate::factory::many(num_envs, || first.clone())?;
-                Ok(Box::new(Serial::new(envs)?))
-            }),
-            info: info.iter().map(|&name| (name, true)).collect(),
+            one: Arc::new(one),
+            many: Arc::new(many),
+            info,
         }
     }
 
@@ -190,57 +179,6 @@ impl NamedEnv {
     }
 }
 
-/// Gymnasium's classic control, which takes no arguments.
-fn classic_control() -> [(&'static str, NamedEnv); 5] {
-    /// Accepts none.
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Nothing {}
-
-    fn named<E: Env + Clone + 'static>(env: fn() -> TimeLimit<E>) -> NamedEnv {
-        NamedEnv::alike(json!({}), &[], move |_, Nothing {}| Ok(env()))
-    }
-    [
-        ("CartPole-v1", named(CartPole::v1)),
-        ("Pendulum-v1", named(Pendulum::v1)),
-        ("MountainCar-v0", named(MountainCar::v0)),
-        ("MountainCarContinuous-v0", named(MountainCarContinuous::v0)),
-        ("Acrobot-v1", named(Acrobot::v1)),
-    ]
-}
-
-/// Gymnasium's toy texts, with the arguments and the limits that it registers them with.
-fn toy_text() -> [(&'static str, NamedEnv); 6] {
-    const PROB: &[&str] = &["prob"];
-    let lake = |map: &str, limit| {
-        NamedEnv::alike(
-            json!({"map_name": map}),
-            PROB,
-            move |id, lake: FrozenLake| Ok(TimeLimit::of(lake.env(id)?, limit)),
-        )
-    };
-    let cliff = |is_slippery: bool| {
-        let given = json!({"is_slippery": is_slippery});
-        NamedEnv::alike(given, PROB, |id, cliff: CliffWalking| cliff.env(id))
-    };
-    let taxi = |id: &str, taxi: Taxi| Ok(TimeLimit::of(taxi.env(id)?, 200));
-    let blackjack = |id: &str, rules: Blackjack| Ok(rules.env(id));
-    [
-        ("FrozenLake-v1", lake("4x4", 100)),
-        ("FrozenLake8x8-v1", lake("8x8", 200)),
-        ("CliffWalking-v1", cliff(false)),
-        ("CliffWalkingSlippery-v1", cliff(true)),
-        (
-            "Taxi-v4",
-            NamedEnv::alike(json!({}), &["prob", "action_mask"], taxi),
-        ),
-        (
-            "Blackjack-v1",
-            NamedEnv::alike(json!({"sab": true}), &[], blackjack),
-        ),
-    ]
-}
-
 /// The registry that the program has installed.
 static INSTALLED: OnceLock<EnvRegistry> = OnceLock::new();
 
@@ -248,12 +186,9 @@ impl EnvRegistry {
     /// The environments that come with windrow.
     #[must_use]
     pub fn builtin() -> Self {
-        let own = classic_control().into_iter().chain(toy_text());
-        let own = own.map(|(id, maker)| (id.to_owned(), maker));
-        #[cfg(feature = "mujoco")]
-        let own = own.chain(mujoco_envs());
+        let entries = ROOMS.iter().flat_map(|room| room());
         Self {
-            makers: own.collect(),
+            makers: entries.map(|(id, maker)| (id.to_owned(), maker)).collect(),
         }
     }
 
@@ -349,11 +284,11 @@ impl EnvRegistry {
         A: DeserializeOwned + 'static,
         F: Fn(A, usize) -> Result<Box<dyn VecEnv>, EnvError> + Send + Sync + 'static,
     {
-        let vectors = NamedEnv {
-            one: Arc::new(|id, _| Err(EnvError::OnlyVectors { id: id.to_owned() })),
-            many: Arc::new(move |id, arguments, num_envs| factory(arguments.read(id)?, num_envs)),
-            info: Vec::new(),
-        };
+        let vectors = NamedEnv::of(
+            |id, _| Err(EnvError::OnlyVectors { id: id.to_owned() }),
+            move |id, arguments, num_envs| factory(arguments.read(id)?, num_envs),
+            Vec::new(),
+        );
         self.add(id, vectors)
     }
 
@@ -383,22 +318,6 @@ impl EnvRegistry {
     ) -> Result<Box<dyn VecEnv>, EnvError> {
         (self.maker(id)?.many)(id, arguments, num_envs)
     }
-}
-
-/// Those of MuJoCo, whose library and models are found when they are made.
-#[cfg(feature = "mujoco")]
-fn mujoco_envs() -> impl Iterator<Item = (String, NamedEnv)> {
-    use crate::mujoco::{MUJOCO_IDS, make, mujoco_info};
-    let one: Arc<One> =
-        Arc::new(|id, arguments| Ok(Box::new(make(id, &arguments.read(id)?, 1)?.single()?)));
-    let many: Arc<Many> =
-        Arc::new(|id, arguments, envs| Ok(Box::new(make(id, &arguments.read(id)?, envs)?)));
-    let named = move |id: &str| {
-        let (one, many) = (Arc::clone(&one), Arc::clone(&many));
-        let info = mujoco_info(id);
-        (id.to_owned(), NamedEnv { one, many, info })
-    };
-    MUJOCO_IDS.into_iter().map(named)
 }
 
 /// Return types of registered factories: an environment, or a [`Result`] of one.
@@ -449,35 +368,8 @@ pub fn make_vec(id: &str, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::native_ids;
     use crate::testing::CountingEnv;
     use crate::{EnvFactory, EnvRecipe, TimeLimit};
-
-    #[test]
-    fn builtin_environments_are_made_with_their_own_limits() {
-        let limits = native_ids()
-            .into_iter()
-            .map(|id| (id.clone(), make(&id).unwrap().spec().max_episode_steps))
-            .collect::<Vec<_>>();
-        let expected = [
-            ("Acrobot-v1", Some(500)),
-            ("Blackjack-v1", None),
-            ("CartPole-v1", Some(500)),
-            ("CliffWalking-v1", None),
-            ("CliffWalkingSlippery-v1", None),
-            ("FrozenLake-v1", Some(100)),
-            ("FrozenLake8x8-v1", Some(200)),
-            ("MountainCar-v0", Some(200)),
-            ("MountainCarContinuous-v0", Some(999)),
-            ("Pendulum-v1", Some(200)),
-            ("Taxi-v4", Some(200)),
-        ];
-        assert_eq!(limits, expected.map(|(id, limit)| (id.to_owned(), limit)));
-        for (id, _) in expected {
-            let envs = make_vec(id, 3).unwrap();
-            assert_eq!((envs.num_envs(), envs.spec().id.as_str()), (3, id));
-        }
-    }
 
     #[test]
     fn unknown_ids_come_with_near_ones() {
@@ -602,55 +494,6 @@ mod tests {
         );
         let unwritable = EnvRecipe::of("Limited").with_arguments(&BTreeMap::from([((1, 2), 3)]));
         assert!(matches!(unwritable, Err(EnvError::Unreadable { .. })));
-    }
-
-    #[test]
-    fn arguments_go_before_those_of_the_id() {
-        let registry = EnvRegistry::builtin();
-        let states = |id: &str, arguments: Value| {
-            let recipe = EnvRecipe::of(id).with_arguments(&arguments).unwrap();
-            let envs = recipe
-                .build_from(&registry, 2)
-                .map_err(|error| error.to_string())?;
-            Ok::<_, String>(envs.spec().observation.choices().unwrap()[0])
-        };
-        assert_eq!(
-            states("FrozenLake8x8-v1", json!({"is_slippery": false})),
-            Ok(64)
-        );
-        assert_eq!(
-            states("FrozenLake8x8-v1", json!({"map_name": "4x4"})),
-            Ok(16)
-        );
-        assert_eq!(
-            states("FrozenLake-v1", json!({"desc": ["SF", "HG", "FF"]})),
-            Ok(6)
-        );
-        let error = states("FrozenLake-v1", json!({"map_name": null})).unwrap_err();
-        assert!(
-            error.contains("invalid type: null, expected a string"),
-            "{error}"
-        );
-        assert_eq!(
-            registry.info("Taxi-v4").unwrap(),
-            [("prob", true), ("action_mask", true)]
-        );
-        assert!(registry.info("Taxi").is_err());
-    }
-
-    #[test]
-    fn classic_control_takes_no_arguments() {
-        for (id, _) in classic_control() {
-            let recipe = |given: Value| EnvRecipe::of(id).with_arguments(&given).unwrap();
-            assert!(recipe(json!({})).build(2).is_ok());
-            let error = recipe(json!({"fast_math": true})).build(2).err().unwrap();
-            assert_eq!(
-                error.to_string(),
-                format!(
-                    "the arguments {{\"fast_math\":true}} of {id} cannot be read: unknown field `fast_math`, there are no fields"
-                )
-            );
-        }
     }
 
     #[test]

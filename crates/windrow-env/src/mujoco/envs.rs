@@ -7,7 +7,7 @@ use windrow_slab::{Key, LeafSpec, Row, RowMut, Rows, RowsMut};
 
 use super::model::{Field, MujocoModel, Place};
 use crate::factory::many;
-use crate::native::info;
+use crate::info::append;
 use crate::vec_env::{check_rows, out_of_range};
 use crate::{
     Env, EnvError, EnvRng, EnvSpec, IntoVecEnv, NumpyRng, Outcome, Outcomes, Reset, Spec,
@@ -298,7 +298,7 @@ impl<T: MujocoTask> MujocoEnvs<T> {
     pub(super) fn with_info(mut self, info: Vec<Info>) -> Self {
         let added = info.iter();
         let added = added.map(|entry| (entry.name.to_owned(), entry.spec.clone()));
-        self.info_leaf = info::append(&mut self.spec, added.collect());
+        self.info_leaf = append(&mut self.spec, added.collect());
         self.info = info;
         self
     }

@@ -143,13 +143,13 @@ mod tests {
     use windrow_sync::error_chain;
 
     use super::*;
-    use crate::driver::native_ids;
+    use crate::gym::ids;
     use crate::testing::{CountingEnv, FailAt, FailingEnv, Failure, LedgerEnv};
     use crate::{EnvFactory, EnvSpec, Outcome, Spec, TimeLimit, make};
 
     #[test]
     fn native_environments_pass() {
-        for id in native_ids() {
+        for id in ids() {
             let mut env = make(&id).unwrap();
             let report = check_env(&mut env, 1).unwrap();
             assert_eq!(report.frames, STEPS, "{id}");

@@ -5,9 +5,9 @@ use pulp::Simd;
 use windrow_slab::{Row, RowMut};
 
 use super::columns::{Columns, Physics, at_once, column, each};
-use super::numpy_pow::{square, squares};
-use super::sines::{cos_each, sin_cos, sin_cos_each};
+use super::sines::{cos_each, for_each, sin_cos, sin_cos_each};
 use super::space::{OBSERVATION, choice, interval, meaning_compared, visit_motion};
+use crate::numpy_pow::{by_libm, is_square, square};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
 const GRAVITY: f64 = 9.8;
@@ -218,6 +218,21 @@ fn derivatives<const L: usize>(
             derivative(joints(state, i), torque[i], &parts)
         },
     )
+}
+
+/// The squares of many numbers, each as [`square`] computes it.
+#[inline(always)]
+fn squares<const N: usize>(numbers: &[f64; N]) -> [f64; N] {
+    let (mut squares, mut unsure) = ([0.0; N], [0; N]);
+    each::<N>(
+        #[inline(always)]
+        |i| {
+            squares[i] = numbers[i] * numbers[i];
+            unsure[i] = u8::from(!is_square(numbers[i], squares[i]));
+        },
+    );
+    for_each::<N>(&unsure, |i| squares[i] = by_libm(numbers[i]));
+    squares
 }
 
 /// As [`along`], of many environments.
