@@ -130,7 +130,7 @@ fn seen() -> Keys {
 #[test]
 fn all_native_environments_go_on_from_their_states() {
     for id in ids() {
-        assert_goes_on(&id, || id.build(3).unwrap());
+        assert_goes_on(id, || id.build(3).unwrap());
     }
     let fickle = Taxi {
         is_rainy: true,

@@ -257,7 +257,9 @@ impl<T: MujocoTask> MujocoEnvs<T> {
         let spec = EnvSpec::new(id, observation, Spec::bounded(&low, &high)?);
         let steps = i32::try_from(frame_skip).ok().filter(|&steps| steps > 0);
         let steps = steps.ok_or_else(|| SpecError::no_steps("frame_skip", &spec))?;
-        let timestep = model.numbers("opt.timestep")?;
+        let [timestep] = model.numbers("opt.timestep")?[..] else {
+            unreachable!("A model has one time step.");
+        };
         let world = World {
             rng: EnvRng::new(),
             has_begun: false,
@@ -272,7 +274,7 @@ impl<T: MujocoTask> MujocoEnvs<T> {
             layout,
             frame_skip: steps,
             forces: model.reads_forces(),
-            dt: timestep.first().copied().unwrap_or(0.0) * frame_skip as f64,
+            dt: timestep * frame_skip as f64,
             worlds: many(num_envs, || world.clone())?,
             task,
             info: Vec::new(),

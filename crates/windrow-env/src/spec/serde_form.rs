@@ -185,7 +185,7 @@ mod tests {
         }
         assert_eq!(there_and_back(&full()), full());
         for id in ids() {
-            let env = make(&id).unwrap();
+            let env = make(id).unwrap();
             assert_eq!(there_and_back(env.spec()), *env.spec());
         }
     }

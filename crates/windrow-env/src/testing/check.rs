@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn native_environments_pass() {
         for id in ids() {
-            let mut env = make(&id).unwrap();
+            let mut env = make(id).unwrap();
             let report = check_env(&mut env, 1).unwrap();
             assert_eq!(report.frames, STEPS, "{id}");
             // Without a limit, a random walk may take long.
