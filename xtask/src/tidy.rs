@@ -50,6 +50,7 @@ pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
     files::check_roots(workspace, &sources, &mut findings);
     arrows::check(workspace, &mut findings);
     rooms::check(&sources, &mut findings);
+    rooms::check_envs(&sources, &mut findings);
     engine::check(&sources, &mut findings);
     invariants::check(&sources, &mut findings);
     invariants::check_list(&sources, &mut findings);

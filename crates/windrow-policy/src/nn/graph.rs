@@ -367,9 +367,9 @@ impl Graph {
 
     /// The numbers of a parameter.
     pub(crate) fn values(&self, parameter: usize) -> &[f32] {
-        self.parameters
-            .get(parameter)
-            .map_or(&[], |parameter| &parameter.values)
+        let parameter = self.parameters.get(parameter);
+        let parameter = parameter.expect("A graph is checked before its parameters are read.");
+        &parameter.values
     }
 
     /// Evaluates `values`: each input is `[rows, elements]`, row-major, and so is each output.
