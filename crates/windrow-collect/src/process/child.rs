@@ -209,7 +209,7 @@ impl Child {
                 Ok((frame.parse()?, frame.fds))
             }
             #[cfg(feature = "remote")]
-            End::Elsewhere(stream) => match stream.receive(Deadline::Never)? {
+            End::Elsewhere(stream) => match stream.receive(Deadline::Never)?.0 {
                 Said::Message(message) => Ok((decode(&message)?, Vec::new())),
                 Said::End => Err(ServeError::Ended),
                 _ => Err(ServeError::Order),
