@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::limits::LEAST_MESSAGE;
 use crate::protocol::{
-    Answer, Parting, Piece, Pieces, Request, VERSION, WINDOW, bare, frame, piece, pieces, shown,
+    Answer, Parting, Piece, Pieces, Request, VERSION, WINDOW, bare, piece, pieces, shown,
 };
 use crate::remote::check_open;
 use crate::security::distrust;
@@ -96,7 +96,7 @@ impl Link {
         body: &[u8],
     ) -> Result<(Answer, Vec<u8>), RemoteError> {
         let seq = self.last + 1;
-        let answered = self.until_answered(request, &frame(seq, request, body));
+        let answered = self.until_answered(request, &Frame::of(seq, request, body));
         match answered {
             Ok(_) => self.last = seq,
             Err(_) => self.begin_anew(),
@@ -188,7 +188,7 @@ impl Link {
                 if is_cut {
                     let (total, offset) = (len as u64, part.start as u64);
                     let push = Request::Push(Piece { total, offset });
-                    self.send(&mut open, &frame(seq, &push, &asked.body[part]), end)?;
+                    self.send(&mut open, &Frame::of(seq, &push, &asked.body[part]), end)?;
                 } else {
                     self.send(&mut open, asked, end)?;
                 }

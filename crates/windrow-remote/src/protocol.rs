@@ -110,18 +110,12 @@ pub(crate) enum Parting {
     /// Another attempt may succeed.
     Again(String),
     /// The client has gone, or is not to know: it gets no answer.
-    #[serde(skip)]
     Silent,
-}
-
-/// A frame of `message`, with the bytes `body` behind it.
-pub(crate) fn frame<B: AsRef<[u8]>>(seq: u64, message: &impl Message, body: B) -> Frame<B> {
-    Frame::of(seq, message, body).expect("Messages of plain fields can be written.")
 }
 
 /// A frame of `message` alone.
 pub(crate) fn bare(seq: u64, message: &impl Message) -> Frame {
-    frame(seq, message, Vec::new())
+    Frame::of(seq, message, Vec::new())
 }
 
 /// The beginning of `message`, for errors.
@@ -250,7 +244,7 @@ mod tests {
                     total: bytes.len() as u64,
                     offset: range.start as u64,
                 };
-                frame(seq, &Request::Push(piece), bytes[range].to_vec())
+                Frame::of(seq, &Request::Push(piece), bytes[range].to_vec())
             };
             pieces(bytes.len(), most).map(frame).collect()
         };
@@ -279,7 +273,7 @@ mod tests {
         assert_eq!(take(&none[0]).unwrap().unwrap(), b"");
         let (total, offset) = (10, u64::MAX);
         let odd = Request::Push(Piece { total, offset });
-        assert!(take(&frame(10, &odd, vec![1])).is_err());
+        assert!(take(&Frame::of(10, &odd, vec![1])).is_err());
     }
 
     #[test]
@@ -337,7 +331,7 @@ mod tests {
         };
         for limit in [1024, 100_000] {
             let body = vec![0; piece(limit)];
-            assert!(frame(u64::MAX, &widest, body).len() <= limit);
+            assert!(Frame::of(u64::MAX, &widest, body).len() <= limit);
         }
     }
 
@@ -345,6 +339,7 @@ mod tests {
     fn a_client_reads_why_a_connection_ends() {
         let reason = || "why".to_owned();
         for parting in [
+            Parting::Silent,
             Parting::Refused(reason()),
             Parting::Ended,
             Parting::Misused(reason()),

@@ -23,7 +23,8 @@ const STEP: usize = 64 << 10;
 /// The vocabulary of the greeting.
 pub(super) const GREETING: u32 = 0;
 
-/// A vocabulary: an enum of the messages that one side may send.
+/// A vocabulary: an enum of the messages that one side may send. Each of its fields can be written
+/// as [`encode`] does, whatever its value.
 pub trait Message: Serialize + DeserializeOwned {
     /// The number of the vocabulary, from 1 on: another one for each that may travel by one
     /// connection.
@@ -80,15 +81,16 @@ impl From<io::Error> for FrameError {
 impl<B: AsRef<[u8]>> Frame<B> {
     /// A frame of `message`, with the bytes `body` behind it.
     ///
-    /// # Errors
-    /// [`ProcessError::Message`] when the message cannot be written.
-    pub fn of<M: Message>(seq: u64, message: &M, body: B) -> Result<Self, ProcessError> {
-        Ok(Self {
+    /// # Panics
+    /// If the message cannot be written.
+    #[must_use]
+    pub fn of<M: Message>(seq: u64, message: &M, body: B) -> Self {
+        Self {
             kind: M::KIND,
             seq,
-            message: encode(message)?,
+            message: encode(message).expect("Each field of a vocabulary can be written."),
             body,
-        })
+        }
     }
 
     /// Bytes of the frame.
@@ -218,7 +220,7 @@ mod tests {
     }
 
     fn example(body: Vec<u8>) -> Frame {
-        Frame::of(7, &[1, u64::MAX, 3], body).unwrap()
+        Frame::of(7, &[1, u64::MAX, 3], body)
     }
 
     #[test]

@@ -179,8 +179,7 @@ impl Wire {
     }
 
     fn say(&mut self, deadline: Deadline, greeting: &Greeting) -> io::Result<()> {
-        let frame = Frame::of(0, greeting, []).map_err(io::Error::other)?;
-        self.send(deadline, &frame)
+        self.send(deadline, &Frame::of(0, greeting, []))
     }
 
     fn differs(&self, got: u32) -> GreetingError {

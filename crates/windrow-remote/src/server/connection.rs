@@ -12,8 +12,8 @@ use super::producer::Reply;
 use super::session::Session;
 use super::{Shared, count};
 use crate::Token;
-use crate::protocol::{Answer, LONGEST_HELLO, Parting, Piece, VERSION, bare, frame, piece, pieces};
-use windrow_peer::net::{Deadline, Secret, Stream, Wire};
+use crate::protocol::{Answer, LONGEST_HELLO, Parting, Piece, VERSION, bare, piece, pieces};
+use windrow_peer::net::{Deadline, Frame, Secret, Stream, Wire};
 
 /// Serves `socket` until one of both sides ends it.
 pub(super) fn serve(shared: &Arc<Shared>, socket: &Arc<Socket>) {
@@ -98,7 +98,7 @@ fn send(wire: &mut Wire, reply: &Reply, limit: usize, through: Duration) -> io::
                 offset: range.start as u64,
             };
             let version = *version;
-            let frame = frame(*seq, &Answer::Piece { piece, version }, &bytes[range]);
+            let frame = Frame::of(*seq, &Answer::Piece { piece, version }, &bytes[range]);
             wire.send(Deadline::after(through), &frame)
         }),
     }

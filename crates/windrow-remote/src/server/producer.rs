@@ -236,7 +236,6 @@ impl Producer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::frame;
 
     const SOON: Duration = Duration::from_secs(20);
 
@@ -351,7 +350,7 @@ mod tests {
     fn answers_to_those_who_have_gone_have_a_limit_in_total() {
         let producers = Producers::new(SOON, 1000, 10_000);
         let acted = Answer::Acted { version: 0 };
-        let large = || Done::Once(frame(1, &acted, vec![0; 4000]));
+        let large = || Done::Once(Frame::of(1, &acted, vec![0; 4000]));
         let clients = (0..5).map(|id| producers.enter(id, false).unwrap().0);
         let clients: Vec<_> = clients.collect();
         for client in &clients {

@@ -13,7 +13,7 @@ use windrow_sync::error_chain;
 use super::producer::{Done, Producer, Reply};
 use super::{Shared, count, lock};
 use crate::limits::LEAST_MESSAGE;
-use crate::protocol::{Answer, Parting, Pieces, Request, bare, frame};
+use crate::protocol::{Answer, Parting, Pieces, Request, bare};
 use crate::rows::{self, BindRequest};
 use windrow_peer::net::Frame;
 
@@ -109,7 +109,7 @@ impl Session {
         // What fails is the answer, too.
         let once = |work: &mut dyn FnMut(&mut Option<Seat>) -> Answered| {
             producer.once(seq, PATIENCE, |seat| {
-                let done = work(seat).map(|(answer, body)| frame(seq, &answer, body));
+                let done = work(seat).map(|(answer, body)| Frame::of(seq, &answer, body));
                 let done = done.and_then(|frame| match frame.len() {
                     len if len > limit => Err(format!(
                         "the answer has {len} bytes, more than the limit of {limit}"
@@ -355,7 +355,7 @@ mod tests {
             request: &Request,
             body: impl Into<Vec<u8>>,
         ) -> (Answer, Vec<u8>) {
-            match self.session.take(&frame(seq, request, body.into())) {
+            match self.session.take(&Frame::of(seq, request, body.into())) {
                 Ok(Reply::Frame(frame)) => (frame.parse().unwrap(), frame.body.clone()),
                 other => panic!("expected an answer, got {other:?}"),
             }

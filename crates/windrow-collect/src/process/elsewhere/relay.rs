@@ -364,17 +364,17 @@ struct Shared {
 
 impl Link<'_> {
     fn pass(&self, hello: Frame, watch: &Watch) -> Result<(), ServeError> {
-        self.stream.send(Said::Message(hello.body))?;
+        self.stream.send_with(Said::Message, hello.body)?;
         let mut shared = loop {
             let frame = next(self.parent)?;
             match frame.parse()? {
                 ToWorker::Policy(_) | ToWorker::Bind(_) => {
-                    self.stream.send(Said::Message(frame.body))?;
+                    self.stream.send_with(Said::Message, frame.body)?;
                     self.pass_message(Deadline::Never)?;
                 }
                 ToWorker::Ready(ready) => {
                     let shared = self.shared(*ready, frame.fds)?;
-                    self.stream.send(Said::Message(frame.body))?;
+                    self.stream.send_with(Said::Message, frame.body)?;
                     break shared;
                 }
                 _ => return Err(ServeError::Order),
@@ -387,9 +387,9 @@ impl Link<'_> {
         // It fails where the worker has ended before.
         let _ = self.stream.send(Said::End);
         loop {
-            match self.stream.receive(Deadline::after(PATIENCE))?.0 {
-                Said::End => return Ok(()),
-                Said::Message(message) => self.report(message)?,
+            match self.stream.receive(Deadline::after(PATIENCE))? {
+                (Said::End, _) => return Ok(()),
+                (Said::Message, message) => self.report(message)?,
                 _ => {}
             }
         }
@@ -430,7 +430,7 @@ impl Link<'_> {
         self.stream.send(Said::Command(command))?;
         if command.has_message() {
             let message = next(self.parent)?;
-            self.stream.send(Said::Message(message.body))?;
+            self.stream.send_with(Said::Message, message.body)?;
         }
         self.pass_answer(shared, part)
     }
@@ -452,11 +452,10 @@ impl Link<'_> {
                 self.stream.send(Said::Cut)?;
                 is_cut = true;
             }
-            let (said, rows) = self.stream.receive(Deadline::after(SILENCE))?;
-            match said {
-                Said::Beat(beat) => shared.mirror(beat),
-                Said::Message(message) => self.report(message)?,
-                Said::Answer { answer, follow } => {
+            match self.stream.receive(Deadline::after(SILENCE))? {
+                (Said::Beat(beat), _) => shared.mirror(beat),
+                (Said::Message, message) => self.report(message)?,
+                (Said::Answer { answer, follow }, rows) => {
                     if let (Answer::Filled { steps, .. }, Some(mut part)) = (&answer, part.take()) {
                         part.shorten(*steps);
                         part.read_from(&rows)?;
@@ -482,9 +481,9 @@ impl Link<'_> {
     /// Passes the worker's next message on.
     fn pass_message(&self, deadline: Deadline) -> Result<(), ServeError> {
         loop {
-            match self.stream.receive(deadline)?.0 {
-                Said::Message(message) => return self.report(message),
-                Said::Beat(_) => {}
+            match self.stream.receive(deadline)? {
+                (Said::Message, message) => return self.report(message),
+                (Said::Beat(_), _) => {}
                 _ => return Err(ServeError::Order),
             }
         }

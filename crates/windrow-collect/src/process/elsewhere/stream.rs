@@ -29,8 +29,8 @@ pub(super) const MOST: usize = 1 << 30;
 /// What a frame holds.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::process) enum Said {
-    /// A message that travels by a socket on one machine.
-    Message(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// Bytes: a message that travels by a socket on one machine.
+    Message,
     /// To the worker.
     Command(Command),
     /// From the worker. Bytes: the rows of a part that is filled.
@@ -174,8 +174,12 @@ impl StreamEnd {
     }
 
     /// Sends `said`, and `bytes` as they are.
-    pub(super) fn send_with(&self, said: Said, bytes: Vec<u8>) -> Result<(), ServeError> {
-        let frame = Frame::of(0, &said, bytes)?;
+    pub(in crate::process) fn send_with(
+        &self,
+        said: Said,
+        bytes: Vec<u8>,
+    ) -> Result<(), ServeError> {
+        let frame = Frame::of(0, &said, bytes);
         let mut wire = unpoisoned(self.wire.lock());
         wire.send(Deadline::OnceBegun(SILENCE), &frame)
             .map_err(lost)
@@ -183,7 +187,7 @@ impl StreamEnd {
 
     /// Sends `said` unless the connection is in use, as it is while the other side is waited for.
     pub(super) fn send_beside(&self, said: Said) -> Result<(), ServeError> {
-        let frame = Frame::of(0, &said, [])?;
+        let frame = Frame::of(0, &said, []);
         let mut wire = match self.wire.try_lock() {
             Ok(wire) => wire,
             Err(TryLockError::Poisoned(wire)) => wire.into_inner(),
