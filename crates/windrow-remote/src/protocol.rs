@@ -4,7 +4,6 @@ use std::fmt;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use windrow_peer::ProcessError;
 use windrow_peer::net::{Frame, FrameError, GreetingError, HEAD, Message};
 use windrow_policy::ExplorationType;
 
@@ -124,14 +123,10 @@ pub(crate) fn shown(message: &impl fmt::Debug) -> String {
 }
 
 impl Parting {
-    /// For `frame`, where another frame is expected, since it is not read or for another reason. A
-    /// client may try again after a frame of the greeting, since only the network can have changed
-    /// their order.
-    pub(crate) fn unexpected(
-        expected: &str,
-        frame: &Frame,
-        parsed: Result<Request, ProcessError>,
-    ) -> Self {
+    /// For `frame`, where another frame is expected. A client may try again after a frame of the
+    /// greeting, since only the network can have changed their order.
+    pub(crate) fn unexpected(expected: &str, frame: &Frame) -> Self {
+        let parsed = frame.parse();
         let got = match &parsed {
             Ok(request) => shown(request),
             Err(error) => error.to_string(),
@@ -164,9 +159,7 @@ impl From<GreetingError> for Parting {
             error @ (GreetingError::Unproved | GreetingError::Asked) => {
                 Self::Refused(error.to_string())
             }
-            GreetingError::Other(frame) => {
-                Self::unexpected("a greeting first", &frame, frame.parse())
-            }
+            GreetingError::Other(frame) => Self::unexpected("a greeting first", &frame),
         }
     }
 }

@@ -231,7 +231,7 @@ impl Child {
         match &self.end {
             End::Here(end) => Ok(send(end.socket(), &frame)?),
             #[cfg(feature = "remote")]
-            End::Elsewhere(stream) => stream.send_with(Said::Message, frame.body),
+            End::Elsewhere(stream) => stream.send_with(&Said::Message, frame.body),
         }
     }
 

@@ -80,7 +80,7 @@ impl Session {
                 is_known,
                 limit,
             }) => (producer, is_known, limit),
-            other => return Err(Parting::unexpected("a greeting first", hello, other)),
+            _ => return Err(Parting::unexpected("a greeting first", hello)),
         };
         let choices = &self.shared.choices;
         let own = choices.limits.message;
@@ -162,7 +162,9 @@ impl Session {
                 shared.producers.remove(*id);
                 return Err(Parting::Silent);
             }
-            other => return Err(Parting::unexpected("a request", asked, other)),
+            Ok(Request::Hello { .. }) | Err(_) => {
+                return Err(Parting::unexpected("a request", asked));
+            }
         };
         shared.reserve(&mut self.reserved, self.pieces.len());
         if was_done {

@@ -44,7 +44,8 @@ pub(crate) fn knock(count: usize, seed: u64) -> Outcome {
             // A greeting with a wrong code.
             0 => {
                 let (challenge, code) = ([&[0][..], &[7; 32]], [&[2, 32][..], &[0; 32]]);
-                let [challenge, proof] = [challenge.concat(), code.concat()].map(greeting);
+                let [challenge, proof] =
+                    [challenge.concat(), code.concat()].map(|message| greeting(&message));
                 [opening(), challenge, proof].concat()
             }
             1 => {
@@ -95,11 +96,11 @@ fn opening() -> Vec<u8> {
 }
 
 /// A frame of the greeting.
-fn greeting(message: Vec<u8>) -> Vec<u8> {
+fn greeting(message: &[u8]) -> Vec<u8> {
     let mut head = [0; 24];
-    head[..4].copy_from_slice(&crc32fast::hash(&message).to_le_bytes());
+    head[..4].copy_from_slice(&crc32fast::hash(message).to_le_bytes());
     head[4] = message.len() as u8;
-    [&crc32fast::hash(&head).to_le_bytes()[..], &head, &message].concat()
+    [&crc32fast::hash(&head).to_le_bytes()[..], &head, message].concat()
 }
 
 /// The header of a greeting whose message has four gigabytes.

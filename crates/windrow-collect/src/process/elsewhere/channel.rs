@@ -87,7 +87,7 @@ fn beat(stream: &Weak<StreamEnd>, control: &ControlBlock, envs: usize, ring: &Ri
             return;
         };
         let episodes = (0..envs).filter_map(|env| control.episode(0, env).ok());
-        let sent = stream.send_beside(Said::Beat(Beat::new(place, episodes)));
+        let sent = stream.send_beside(&Said::Beat(Beat::new(place, episodes)));
         if sent
             .and_then(|()| stream.check_cut(|| ring.cut_all(true)))
             .is_err()
@@ -154,6 +154,6 @@ impl Channel for StreamChannel {
                 .expect("Values in this process's own memory are not mapped.");
         }
         let answer = Said::Answer { answer, follow };
-        self.stream.end_part(answer, rows).is_ok()
+        self.stream.end_part(&answer, rows).is_ok()
     }
 }

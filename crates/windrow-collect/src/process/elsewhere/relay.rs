@@ -364,17 +364,17 @@ struct Shared {
 
 impl Link<'_> {
     fn pass(&self, hello: Frame, watch: &Watch) -> Result<(), ServeError> {
-        self.stream.send_with(Said::Message, hello.body)?;
+        self.stream.send_with(&Said::Message, hello.body)?;
         let mut shared = loop {
             let frame = next(self.parent)?;
             match frame.parse()? {
                 ToWorker::Policy(_) | ToWorker::Bind(_) => {
-                    self.stream.send_with(Said::Message, frame.body)?;
+                    self.stream.send_with(&Said::Message, frame.body)?;
                     self.pass_message(Deadline::Never)?;
                 }
                 ToWorker::Ready(ready) => {
                     let shared = self.shared(*ready, frame.fds)?;
-                    self.stream.send_with(Said::Message, frame.body)?;
+                    self.stream.send_with(&Said::Message, frame.body)?;
                     break shared;
                 }
                 _ => return Err(ServeError::Order),
@@ -385,7 +385,7 @@ impl Link<'_> {
             self.obey(&mut shared, command)?;
         }
         // It fails where the worker has ended before.
-        let _ = self.stream.send(Said::End);
+        let _ = self.stream.send(&Said::End);
         loop {
             match self.stream.receive(Deadline::after(PATIENCE))? {
                 (Said::End, _) => return Ok(()),
@@ -427,10 +427,10 @@ impl Link<'_> {
             }
             _ => None,
         };
-        self.stream.send(Said::Command(command))?;
+        self.stream.send(&Said::Command(command))?;
         if command.has_message() {
             let message = next(self.parent)?;
-            self.stream.send_with(Said::Message, message.body)?;
+            self.stream.send_with(&Said::Message, message.body)?;
         }
         self.pass_answer(shared, part)
     }
@@ -438,7 +438,8 @@ impl Link<'_> {
     fn pass_weights(&self, shared: &mut Shared) -> Result<(), ServeError> {
         if let Some(newer) = shared.weights.newest(shared.held)? {
             let bytes = bytes_of(&newer.weights);
-            self.stream.send_with(Said::Weights(newer.version), bytes)?;
+            self.stream
+                .send_with(&Said::Weights(newer.version), bytes)?;
             shared.held = Some(newer.version);
         }
         Ok(())
@@ -449,7 +450,7 @@ impl Link<'_> {
         let mut is_cut = false;
         loop {
             if !is_cut && part.as_ref().is_some_and(Part::is_cut) {
-                self.stream.send(Said::Cut)?;
+                self.stream.send(&Said::Cut)?;
                 is_cut = true;
             }
             match self.stream.receive(Deadline::after(SILENCE))? {

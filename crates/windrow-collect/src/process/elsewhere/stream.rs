@@ -124,7 +124,7 @@ impl StreamEnd {
     }
 
     /// Sends an answer, with which a part ends.
-    pub(super) fn end_part(&self, answer: Said, rows: Vec<u8>) -> Result<(), ServeError> {
+    pub(super) fn end_part(&self, answer: &Said, rows: Vec<u8>) -> Result<(), ServeError> {
         self.is_filling.store(false, Ordering::Release);
         self.send_with(answer, rows)
     }
@@ -149,7 +149,7 @@ impl StreamEnd {
     /// Sends the last frame of this side.
     pub(in crate::process) fn finish(&self) -> Result<(), ServeError> {
         self.is_over.store(true, Ordering::Release);
-        self.send(Said::End)
+        self.send(&Said::End)
     }
 
     /// Greets the invited worker, which has to prove that it knows `token`.
@@ -169,25 +169,25 @@ impl StreamEnd {
         Ok(wire.greet_server(Some(&secret(token)), deadline)?)
     }
 
-    pub(in crate::process) fn send(&self, said: Said) -> Result<(), ServeError> {
+    pub(in crate::process) fn send(&self, said: &Said) -> Result<(), ServeError> {
         self.send_with(said, Vec::new())
     }
 
     /// Sends `said`, and `bytes` as they are.
     pub(in crate::process) fn send_with(
         &self,
-        said: Said,
+        said: &Said,
         bytes: Vec<u8>,
     ) -> Result<(), ServeError> {
-        let frame = Frame::of(0, &said, bytes);
+        let frame = Frame::of(0, said, bytes);
         let mut wire = unpoisoned(self.wire.lock());
         wire.send(Deadline::OnceBegun(SILENCE), &frame)
             .map_err(lost)
     }
 
     /// Sends `said` unless the connection is in use, as it is while the other side is waited for.
-    pub(super) fn send_beside(&self, said: Said) -> Result<(), ServeError> {
-        let frame = Frame::of(0, &said, []);
+    pub(super) fn send_beside(&self, said: &Said) -> Result<(), ServeError> {
+        let frame = Frame::of(0, said, []);
         let mut wire = match self.wire.try_lock() {
             Ok(wire) => wire,
             Err(TryLockError::Poisoned(wire)) => wire.into_inner(),
@@ -245,7 +245,7 @@ mod tests {
             let soon = Deadline::after(SOON);
             there.greet_collector("a token", soon).unwrap();
             for _ in 0..2 {
-                there.send_with(Said::Weights(7), vec![1; 2000]).unwrap();
+                there.send_with(&Said::Weights(7), vec![1; 2000]).unwrap();
             }
             there
         });
