@@ -9,6 +9,7 @@ mod authors;
 mod changes;
 mod checkpoint;
 mod custom;
+mod golden;
 mod saved;
 mod saving;
 mod stale;
