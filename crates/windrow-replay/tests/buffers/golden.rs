@@ -16,40 +16,61 @@ type Kind = fn(ReplayBufferBuilder) -> ReplayBufferBuilder;
 /// Each sampler with its choices, and the fingerprint of all that it does.
 #[rustfmt::skip]
 const KINDS: &[(&str, Kind, u64)] = &[
-    ("random", |b| b.sampler(RandomSampler::new()), 0x7416_0a07_9cf9_b462),
-    ("random, any order", |b| b.sampler(RandomSampler::new()).writer(best()), 0x7952_9ed0_2d36_4344),
-    ("consuming once", |b| b.sampler(ConsumingSampler::new(1)).writer(ReuseWriter::new()), 0x9fd3_333e_51b7_231a),
-    ("consuming thrice", |b| b.sampler(ConsumingSampler::new(3)).writer(ReuseWriter::new()), 0x33ba_d19c_7b7f_b43d),
-    ("hindsight, future", |b| b.sampler(HindsightSampler::new(0.5)), 0x59c8_0411_bef2_fdbb),
+    ("random", |b| b.sampler(RandomSampler::new()),
+        0x7416_0a07_9cf9_b462),
+    ("random, any order", |b| b.sampler(RandomSampler::new()).writer(best()),
+        0x7952_9ed0_2d36_4344),
+    ("consuming once", |b| b.sampler(ConsumingSampler::new(1)).writer(ReuseWriter::new()),
+        0x9fd3_333e_51b7_231a),
+    ("consuming thrice", |b| b.sampler(ConsumingSampler::new(3)).writer(ReuseWriter::new()),
+        0x33ba_d19c_7b7f_b43d),
+    ("hindsight, future", |b| b.sampler(HindsightSampler::new(0.5)),
+        0x59c8_0411_bef2_fdbb),
     ("hindsight, episode", |b| {
         b.sampler(HindsightSampler::new(0.8).strategy(GoalStrategy::Episode))
     }, 0xeaa5_3974_c009_1068),
-    ("pass", |b| b.sampler(passes()), 0xc4d0_361e_0eac_f0b7),
-    ("pass, any order", |b| b.sampler(passes()).writer(best()), 0xbfe2_c264_4d0e_1629),
-    ("pass, whole batches", |b| b.sampler(passes().drop_last(true)), 0xbdea_4efb_914a_1c5a),
-    ("pass, in order", |b| b.sampler(passes().shuffle(false)), 0x38da_752d_3c1e_f87f),
-    ("pass, in order, any order", |b| b.sampler(passes().shuffle(false)).writer(best()), 0xb030_c604_475e_d5b5),
-    ("pass, in order, whole batches", |b| b.sampler(passes().shuffle(false).drop_last(true)), 0xb47f_bca8_d5ff_c387),
-    ("slices", |b| b.sampler(long()), 0x78ca_10c8_59ed_9f63),
-    ("slices by number", |b| b.sampler(many()), 0x8523_499d_c265_da86),
-    ("slices, short", |b| b.sampler(short()), 0x3b5a_7c54_ca54_1aad),
+    ("pass", |b| b.sampler(passes()),
+        0xc4d0_361e_0eac_f0b7),
+    ("pass, any order", |b| b.sampler(passes()).writer(best()),
+        0xbfe2_c264_4d0e_1629),
+    ("pass, whole batches", |b| b.sampler(passes().drop_last(true)),
+        0xbdea_4efb_914a_1c5a),
+    ("pass, in order", |b| b.sampler(passes().shuffle(false)),
+        0x38da_752d_3c1e_f87f),
+    ("pass, in order, any order", |b| b.sampler(passes().shuffle(false)).writer(best()),
+        0xb030_c604_475e_d5b5),
+    ("pass, in order, whole batches", |b| b.sampler(passes().shuffle(false).drop_last(true)),
+        0xb47f_bca8_d5ff_c387),
+    ("slices", |b| b.sampler(long()),
+        0x78ca_10c8_59ed_9f63),
+    ("slices by number", |b| b.sampler(many()),
+        0x8523_499d_c265_da86),
+    ("slices, short", |b| b.sampler(short()),
+        0x3b5a_7c54_ca54_1aad),
     ("slices, padded, apart, warm", |b| {
         b.sampler(short().pad_output(true).span(2, 1).stride(2).burn_in(1))
     }, 0x5120_55a2_c4c1_003b),
-    ("slice pass", |b| b.sampler(slice_passes(long())), 0xda32_5742_44d3_a31e),
-    ("slice pass, short", |b| b.sampler(slice_passes(short()).drop_last(true)), 0x3db3_ccff_54e4_00b3),
-    ("slice pass by number", |b| b.sampler(slice_passes(many()).drop_last(true)), 0x3509_02d3_b4ec_f26b),
-    ("slice pass, in order", |b| b.sampler(slice_passes(short()).shuffle(false)), 0xc7a7_05fb_3ce2_7b0a),
+    ("slice pass", |b| b.sampler(slice_passes(long())),
+        0xda32_5742_44d3_a31e),
+    ("slice pass, short", |b| b.sampler(slice_passes(short()).drop_last(true)),
+        0x3db3_ccff_54e4_00b3),
+    ("slice pass by number", |b| b.sampler(slice_passes(many()).drop_last(true)),
+        0x3509_02d3_b4ec_f26b),
+    ("slice pass, in order", |b| b.sampler(slice_passes(short()).shuffle(false)),
+        0xc7a7_05fb_3ce2_7b0a),
     ("slice pass, in order, whole batches", |b| {
         b.sampler(slice_passes(long()).shuffle(false).drop_last(true))
     }, 0x2ddc_ce16_e33a_cffc),
-    ("priorities", |b| b.sampler(PrioritizedSampler::new(1.0, 1.0)), 0x1c01_9010_ada2_46d7),
-    ("priorities, any order", |b| b.sampler(PrioritizedSampler::new(1.0, 1.0)).writer(best()), 0x4ba4_6a2f_bbc0_0ba2),
+    ("priorities", |b| b.sampler(PrioritizedSampler::new(1.0, 1.0)),
+        0x1c01_9010_ada2_46d7),
+    ("priorities, any order", |b| b.sampler(PrioritizedSampler::new(1.0, 1.0)).writer(best()),
+        0x4ba4_6a2f_bbc0_0ba2),
     ("priorities of an entry", |b| {
         let sampler = PrioritizedSampler::new(1.0, 1.0).eps(0.5);
         b.sampler(sampler.priority_key("stamp", Reduction::Max))
     }, 0xfc31_f8aa_ba6f_3927),
-    ("slices by priorities", |b| b.sampler(PrioritizedSliceSampler::new(long(), 1.0, 1.0)), 0x1f35_96a7_103b_5e65),
+    ("slices by priorities", |b| b.sampler(PrioritizedSliceSampler::new(long(), 1.0, 1.0)),
+        0x1f35_96a7_103b_5e65),
     ("slices by number and priorities", |b| {
         b.sampler(PrioritizedSliceSampler::new(many(), 1.0, 1.0))
     }, 0x6fa6_d0be_61e0_4f18),
@@ -137,7 +158,9 @@ fn fingerprint(kind: Kind, capacity: usize, seed: u64) -> u64 {
     for round in 0..60 {
         let frames: Vec<Stamp> = (0..round % 7).map(|_| stream.step()).collect();
         if !frames.is_empty() {
-            buffer.extend(&batch(&[frames], seed % 2 == 0)).unwrap();
+            buffer
+                .extend(&batch(&[frames], seed.is_multiple_of(2)))
+                .unwrap();
         }
         for batch_size in [8, 4, 16][..round % 4].iter().copied() {
             match buffer.sample(batch_size) {
