@@ -156,6 +156,13 @@ impl<S: Sampler + Clone + 'static> CloneSampler for S {
     }
 }
 
+// So that a sampler that holds another one can be derived to be `Clone`.
+impl Clone for Box<dyn Sampler> {
+    fn clone(&self) -> Self {
+        (**self).clone_box()
+    }
+}
+
 /// The frames that can be drawn.
 #[derive(Debug, Clone, Copy)]
 pub struct Frames<'a> {

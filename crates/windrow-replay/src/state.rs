@@ -273,7 +273,7 @@ impl BufferState {
         if is_ring != saved.runs.is_some() {
             return Err(StateError::Writer.into());
         }
-        let (mut sampler, mut writer) = (self.sampler.clone_box(), self.writer.clone_box());
+        let (mut sampler, mut writer) = (self.sampler.clone(), self.writer.clone_box());
         sampler.cleared();
         writer.cleared();
         writer.load_state_dict(&saved.writer, &saved.rows)?;

@@ -17,3 +17,4 @@ mod statistics;
 mod storage;
 mod threads;
 mod waiting;
+mod wrapped;
