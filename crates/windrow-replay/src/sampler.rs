@@ -1,4 +1,15 @@
 //! Samplers choose the frames of a batch.
+//!
+//! A sampler draws a unit in an order, each from one of these parts:
+//!
+//! | | frames | slices: `SliceRules` |
+//! |---|---|---|
+//! | uniform | `RandomSampler` | `Eligible` trajectories |
+//! | once in each pass | `RowList` | `Pass` over trajectories |
+//! | by priority: `Priorities` | `SumTree` of frames | `SumTree` of frames where slices begin |
+//! | until used up | `ConsumingSampler` | none: slices need a ring |
+//!
+//! The parts differ by unit because frames are independent, whereas trajectories grow and shrink.
 
 use std::fmt::Debug;
 
@@ -54,8 +65,8 @@ pub trait Sampler: CloneSampler + Debug + Send {
     }
 
     /// The order in which rows must be filled; `None` when any will do. The buffer refuses writers
-    /// of another order. With [`RowOrder::Ring`], [`Frames::row`] counts from the oldest frame; only
-    /// with [`RowOrder::Any`] may a draw [use frames up](Draw::spent).
+    /// of another order. With [`RowOrder::Ring`], [`Frames::row`] counts from the oldest frame.
+    /// Only with [`RowOrder::Any`] may a draw [use frames up](Draw::spent).
     fn order(&self) -> Option<RowOrder> {
         self.run_keys().map(|_| RowOrder::Ring)
     }
