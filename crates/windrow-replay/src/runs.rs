@@ -301,9 +301,10 @@ impl Runs {
             let apart = false;
             boundaries.push(Boundary { at, ended, apart });
         }
-        let open = match ended || marks.len() == 0 {
-            true => Open::No,
-            false => marks.open(),
+        let open = if ended || marks.len() == 0 {
+            Open::No
+        } else {
+            marks.open()
         };
         NewRuns {
             boundaries,

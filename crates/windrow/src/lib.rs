@@ -508,8 +508,8 @@ pub mod replay {
     pub use windrow_replay::samplers::*;
     #[doc(inline)]
     pub use windrow_replay::{
-        CloneSampler, Draw, Frames, Minibatches, NoDraw, Passes, Reduction, RowOrder, RowSet,
-        RowSpan, Run, RunKeys, Runs, SampleRng, Sampler, Slices,
+        CloneSampler, Draw, Frames, Minibatches, NoDraw, Passes, Priorities, Reduction, RowOrder,
+        RowSet, RowSpan, Run, RunKeys, Runs, SampleRng, Sampler, Slices,
     };
     #[doc(inline)]
     pub use windrow_replay::{CloneWriter, MaxRewardWriter, ReuseWriter, RoundRobinWriter, Writer};

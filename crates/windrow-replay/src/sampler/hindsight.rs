@@ -1,4 +1,4 @@
-use super::{Draw, Frames, NoDraw, Sampler};
+use super::{Draw, Frames, NoDraw, RandomSampler, Sampler};
 use crate::{ReplayError, RunKeys, Runs, SampleRng, Shortage};
 
 /// The frame of a trajectory that a goal is taken from.
@@ -112,15 +112,12 @@ impl Sampler for HindsightSampler {
         let Some(runs) = frames.runs().filter(|_| !frames.is_empty()) else {
             return Err(Shortage::Empty.into());
         };
-        let row = |_| frames.row(rng.below(frames.len())) as u32;
-        let mut rows: Vec<u32> = (0..batch_size).map(row).collect();
+        let mut draw = RandomSampler.draw(batch_size, frames, rng)?;
         for at in 0..self.relabelled(batch_size) {
-            rows.push(self.goal(rows[at] as usize, runs, frames, rng));
+            let goal = self.goal(draw.rows[at] as usize, runs, frames, rng);
+            draw.rows.push(goal);
         }
-        Ok(Draw {
-            rows,
-            ..Draw::default()
-        })
+        Ok(draw)
     }
 }
 
