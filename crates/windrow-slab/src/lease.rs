@@ -32,7 +32,8 @@ pub struct Lease {
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) commits: Vec<Commit>,
-    pub(crate) ages: Vec<u64>,
+    /// The worker of each part that was claimed, and the epoch in which it did.
+    pub(crate) claims: Vec<(usize, u64)>,
     pub(crate) order: Option<Vec<usize>>,
 }
 
@@ -87,12 +88,11 @@ impl Lease {
         &self.parts.commits
     }
 
-    /// The age of each part's weights: how many [publications](Ring::publication) were finished
-    /// between its claim and the moment at which the slab was taken, where those between two
-    /// deliveries count as one. 0 for a part that nobody has claimed.
+    /// The age of each part that was claimed: how many [publications](Ring::publication) were
+    /// finished since then, where those between two deliveries count as one.
     #[must_use]
-    pub fn ages(&self) -> &[u64] {
-        &self.parts.ages
+    pub fn ages(&self) -> Vec<u64> {
+        self.leased.ring.ages(&self.parts.claims)
     }
 
     /// All parts in an order in which those of one worker follow each other in time, where a worker

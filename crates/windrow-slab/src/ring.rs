@@ -281,11 +281,28 @@ impl Ring {
         Ok(())
     }
 
-    /// Nobody waits any more for what was requested. Parts that were claimed go on, and complete
-    /// slabs can be taken.
-    pub fn withdraw(&self) {
-        self.locked(SlabStates::withdraw);
+    /// Nobody waits for what was requested, until the next request: no publication waits until it
+    /// is taken.
+    pub fn leave_unattended(&self) {
+        self.locked(SlabStates::leave_unattended);
         self.waits.wake_workers();
+    }
+
+    /// The consumer has taken `slabs` slabs that it delivers before others: those that are started
+    /// now come later by as many, which counts for [`RingSpec::max_age`].
+    pub fn keep(&self, slabs: usize) {
+        let slabs = slabs as u64;
+        if self.locked(|states| std::mem::replace(&mut states.kept, slabs)) != slabs {
+            self.waits.wake_workers();
+        }
+    }
+
+    /// How many epochs have begun for the worker of each of `claims` since it claimed a part.
+    pub(crate) fn ages(&self, claims: &[(usize, u64)]) -> Vec<u64> {
+        self.locked(|states| {
+            let age = |&(worker, epoch)| states.age_since(worker, epoch);
+            claims.iter().map(age).collect()
+        })
     }
 
     /// A publication of what workers load when they claim a part, such as weights, for `worker` or
@@ -300,6 +317,13 @@ impl Ring {
     pub fn oldest(&self) -> u64 {
         self.locked(|states| states.ages_of_parts().map(|(_, age)| age).max())
             .unwrap_or(0)
+    }
+
+    /// How long complete slabs have waited for older ones, which would have been too old after
+    /// them.
+    #[must_use]
+    pub fn was_held_back(&self) -> Duration {
+        self.locked(|states| states.was_held_back)
     }
 
     /// Asks for one more slab and waits until it is complete.
@@ -502,13 +526,13 @@ impl Ring {
             seq,
             slab,
             commits,
-            ages,
+            claims,
             order,
             ..
         } = taken;
         let parts = Parts {
             commits,
-            ages,
+            claims,
             order,
         };
         Lease::new(Arc::clone(self), slab, slot, seq, parts)

@@ -91,7 +91,7 @@ fn a_slab_is_not_overtaken_once_it_would_be_too_old() {
     assert!(ring.try_next().is_none(), "slab 2 waits for slab 0");
     fill(slow);
     let second = ring.try_next().unwrap();
-    assert_eq!((second.seq(), second.ages()), (0, &[1][..]));
+    assert_eq!((second.seq(), second.ages()), (0, vec![1]));
 }
 
 #[test]
@@ -144,11 +144,11 @@ fn a_publication_that_is_given_up_replaces_nothing() {
 }
 
 #[test]
-fn a_request_that_is_withdrawn_keeps_no_publication_waiting() {
+fn a_request_that_nobody_waits_for_keeps_no_publication_waiting() {
     let ring = ring(Order::ByArrival, 1, 0, 1);
     ring.request().unwrap();
     let part = claim(&ring, 0).unwrap();
-    ring.withdraw();
+    ring.leave_unattended();
     publish(&ring);
     fill(part);
     ring.request().unwrap();

@@ -138,13 +138,18 @@ impl SlabStates {
         workers
     }
 
+    /// How many epochs have begun for `worker` since `epoch`.
+    pub(super) fn age_since(&self, worker: usize, epoch: u64) -> u64 {
+        self.ages.epoch(worker) - epoch
+    }
+
     /// The worker and the age of each part that was claimed and not taken.
     pub(super) fn ages_of_parts(&self) -> impl Iterator<Item = (usize, u64)> {
         self.slots
             .iter()
             .filter(|slot| slot.phase.is_out())
             .flat_map(|slot| slot.claims())
-            .map(|(worker, epoch)| (worker, self.ages.epoch(worker) - epoch))
+            .map(|(worker, epoch)| (worker, self.age_since(worker, epoch)))
     }
 
     /// The consumer has taken a slab. After the last that it has asked for, a publication that
@@ -166,7 +171,7 @@ impl SlabStates {
         if progress.is_granted {
             return;
         }
-        let is_free = self.stopped || self.delivered >= self.requested;
+        let is_free = self.stopped || self.is_unattended || self.delivered >= self.requested;
         let dues = self.dues_after_publication();
         let mut sorted: Vec<u64> = dues.iter().map(|&(_, due)| due).collect();
         sorted.sort_unstable();
@@ -221,7 +226,7 @@ impl SlabStates {
         let max = self.spec.max_age.map(MaxAge::ahead);
         max.map_or(u64::MAX, |ahead| {
             let asked = self.requested.max(self.delivered);
-            asked.saturating_add(ahead as u64)
+            asked.saturating_add(ahead as u64).saturating_sub(self.kept)
         })
     }
 

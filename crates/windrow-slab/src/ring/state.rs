@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use windrow_sync::atomic::Ordering;
 
@@ -32,9 +33,17 @@ pub(super) struct SlabStates {
     tickets: u64,
     /// Slabs that the consumer has asked for since the start.
     pub(super) requested: u64,
+    /// Slabs that were taken and not delivered: they come before others.
+    pub(super) kept: u64,
+    /// Whether nobody waits for what was asked for.
+    pub(super) is_unattended: bool,
     /// Slabs that the consumer was given.
     pub(super) delivered: u64,
     pub(super) ages: Ages,
+    /// Since when a complete slab waits for an older one.
+    held_back: Option<Instant>,
+    /// How long slabs have waited so.
+    pub(super) was_held_back: Duration,
     /// Slabs from this one on are not to be started.
     pub(super) end: u64,
     /// Parts that are being written.
@@ -129,8 +138,8 @@ pub(super) struct Taken {
     pub(super) seq: u64,
     pub(super) slab: Arc<Slab>,
     pub(super) commits: Vec<Commit>,
-    /// See [`Lease::ages`](crate::Lease::ages).
-    pub(super) ages: Vec<u64>,
+    /// The worker and the epoch of each part that was claimed.
+    pub(super) claims: Vec<(usize, u64)>,
     /// See [`Lease::order`](crate::Lease::order).
     pub(super) order: Option<Vec<usize>>,
     /// Whether a worker that waits may go on now. By arrival, one that left the last parts to
@@ -192,8 +201,12 @@ impl SlabStates {
             laps,
             tickets: 0,
             requested: 0,
+            kept: 0,
+            is_unattended: false,
             delivered: 0,
             ages: Ages::new(workers),
+            held_back: None,
+            was_held_back: Duration::ZERO,
             end: u64::MAX,
             lent: 0,
             paused: false,
@@ -237,13 +250,13 @@ impl SlabStates {
     /// Asks for `slabs` slabs, those that were asked for and are still to come among them.
     pub(super) fn ask_for(&mut self, slabs: u64) -> Result<(), SlabError> {
         self.requested = self.requested.max(self.delivered + slabs);
+        self.is_unattended = false;
         self.make_room()
     }
 
-    /// Takes back what was asked for and did not come: nobody waits for it. Parts that were claimed
-    /// go on.
-    pub(super) fn withdraw(&mut self) {
-        self.requested = self.delivered;
+    /// Nobody waits for what was asked for, until more is asked for.
+    pub(super) fn leave_unattended(&mut self) {
+        self.is_unattended = true;
         self.grant_publication();
     }
 
@@ -338,12 +351,25 @@ impl SlabStates {
         if !self.is_under_way(worker) {
             return false;
         }
-        let slabs = (self.requested + self.spec.ahead as u64).min(self.end);
+        let slabs = (self.requested + self.ahead()).min(self.end);
         let left = (slabs * self.parts() as u64).saturating_sub(self.tickets);
         let waiting = (0..self.retired.len())
             .filter(|&other| !self.retired[other] && !self.is_under_way(other))
             .count();
         left <= waiting as u64
+    }
+
+    /// Slabs that may be started before they are asked for.
+    fn ahead(&self) -> u64 {
+        let ahead = self.spec.ahead as u64;
+        if self.spec.max_age.is_none() {
+            return ahead;
+        }
+        // Parts ahead would be older after a publication that waits for those that are out.
+        match self.ages.is_awaited() {
+            true => 0,
+            false => ahead.saturating_sub(self.kept),
+        }
     }
 
     /// Whether an undelivered slab has a part of `worker`.
@@ -366,13 +392,7 @@ impl SlabStates {
         if let Some(slot) = self.slots.iter().position(filled_with) {
             return Ok(slot);
         }
-        // Parts ahead would be older after a publication that waits for those that are out.
-        let ahead = if self.ages.is_awaited() {
-            0
-        } else {
-            self.spec.ahead
-        };
-        if seq >= self.end || seq >= self.requested + ahead as u64 {
+        if seq >= self.end || seq >= self.requested + self.ahead() {
             return Err(Refusal::NotNow);
         }
         let (index, due) = (self.free_slot()?, self.due());
@@ -536,8 +556,16 @@ impl SlabStates {
 
     /// The slab that was completed first, or an earlier one that would be too old after it.
     pub(super) fn take(&mut self) -> Option<Taken> {
-        let place = self.next_in_time()?;
+        let Some(place) = self.next_in_time() else {
+            if !self.ready.is_empty() && self.held_back.is_none() {
+                self.held_back = Some(Instant::now());
+            }
+            return None;
+        };
         let slot = self.ready.remove(place)?;
+        if let Some(since) = self.held_back.take() {
+            self.was_held_back += since.elapsed();
+        }
         let order = match self.reassigned.is_empty() {
             true => None,
             false => self.slots[slot].order(),
@@ -550,12 +578,7 @@ impl SlabStates {
             );
         };
         taken.phase = Phase::Leased;
-        let claims = taken.workers.iter().zip(&taken.epochs);
-        let ages = claims.map(|(&worker, &epoch)| match worker {
-            NOBODY => 0,
-            worker => self.ages.epoch(worker) - epoch,
-        });
-        let ages = ages.collect();
+        let claims = taken.claims().collect();
         let commits = taken.commits.iter().copied().flatten().collect();
         let slab = Arc::clone(&taken.slab);
         self.delivered += 1;
@@ -566,7 +589,7 @@ impl SlabStates {
             seq,
             slab,
             commits,
-            ages,
+            claims,
             order,
             lets_workers_on: lets_publish || self.spec.order == Order::ByArrival,
         })
