@@ -72,7 +72,7 @@ def test_without_a_lag_an_async_collector_gives_the_bytes_of_a_collector() -> No
                 collector.update_policy_weights_()
         return batches
 
-    expected = run(Collector, merge_statistics=True)
+    expected = run(Collector)
     found = run(AsyncCollector, max_lag=0)
     assert all(torch.equal(*both) for both in zip(expected, found, strict=True))
 
