@@ -32,8 +32,7 @@ pub struct Lease {
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) commits: Vec<Commit>,
-    /// The worker of each part that was claimed, and the epoch in which it did.
-    pub(crate) claims: Vec<(usize, u64)>,
+    pub(crate) ages: Vec<u64>,
     pub(crate) order: Option<Vec<usize>>,
 }
 
@@ -89,10 +88,11 @@ impl Lease {
     }
 
     /// The age of each part that was claimed: how many [publications](Ring::publication) were
-    /// finished since then, where those between two deliveries count as one.
+    /// finished from then until the slab was taken, where those between two deliveries count as
+    /// one.
     #[must_use]
-    pub fn ages(&self) -> Vec<u64> {
-        self.leased.ring.ages(&self.parts.claims)
+    pub fn ages(&self) -> &[u64] {
+        &self.parts.ages
     }
 
     /// All parts in an order in which those of one worker follow each other in time, where a worker

@@ -297,14 +297,6 @@ impl Ring {
         }
     }
 
-    /// How many epochs have begun for the worker of each of `claims` since it claimed a part.
-    pub(crate) fn ages(&self, claims: &[(usize, u64)]) -> Vec<u64> {
-        self.locked(|states| {
-            let age = |&(worker, epoch)| states.age_since(worker, epoch);
-            claims.iter().map(age).collect()
-        })
-    }
-
     /// A publication of what workers load when they claim a part, such as weights, for `worker` or
     /// for all. It counts for [`Lease::ages`].
     #[must_use]
@@ -526,13 +518,13 @@ impl Ring {
             seq,
             slab,
             commits,
-            claims,
+            ages,
             order,
             ..
         } = taken;
         let parts = Parts {
             commits,
-            claims,
+            ages,
             order,
         };
         Lease::new(Arc::clone(self), slab, slot, seq, parts)

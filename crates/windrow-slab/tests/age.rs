@@ -91,7 +91,7 @@ fn a_slab_is_not_overtaken_once_it_would_be_too_old() {
     assert!(ring.try_next().is_none(), "slab 2 waits for slab 0");
     fill(slow);
     let second = ring.try_next().unwrap();
-    assert_eq!((second.seq(), second.ages()), (0, vec![1]));
+    assert_eq!((second.seq(), second.ages()), (0, &[1][..]));
 }
 
 #[test]

@@ -119,7 +119,7 @@ impl Counters {
     /// `frames` frames of `slab` have come while `newest` was the newest version.
     pub(crate) fn collected(&mut self, frames: u64, newest: i64, slab: &Lease) {
         self.lag.add(newest, slab.commits());
-        self.age = slab.ages().into_iter().fold(self.age, u64::max);
+        self.age = slab.ages().iter().copied().fold(self.age, u64::max);
         self.throughput.add(frames);
     }
 }

@@ -138,18 +138,13 @@ impl SlabStates {
         workers
     }
 
-    /// How many epochs have begun for `worker` since `epoch`.
-    pub(super) fn age_since(&self, worker: usize, epoch: u64) -> u64 {
-        self.ages.epoch(worker) - epoch
-    }
-
     /// The worker and the age of each part that was claimed and not taken.
     pub(super) fn ages_of_parts(&self) -> impl Iterator<Item = (usize, u64)> {
         self.slots
             .iter()
             .filter(|slot| slot.phase.is_out())
             .flat_map(|slot| slot.claims())
-            .map(|(worker, epoch)| (worker, self.age_since(worker, epoch)))
+            .map(|(worker, epoch)| (worker, self.ages.epoch(worker) - epoch))
     }
 
     /// The consumer has taken a slab. After the last that it has asked for, a publication that

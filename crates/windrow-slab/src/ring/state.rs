@@ -138,8 +138,8 @@ pub(super) struct Taken {
     pub(super) seq: u64,
     pub(super) slab: Arc<Slab>,
     pub(super) commits: Vec<Commit>,
-    /// The worker and the epoch of each part that was claimed.
-    pub(super) claims: Vec<(usize, u64)>,
+    /// See [`Lease::ages`](crate::Lease::ages).
+    pub(super) ages: Vec<u64>,
     /// See [`Lease::order`](crate::Lease::order).
     pub(super) order: Option<Vec<usize>>,
     /// Whether a worker that waits may go on now. By arrival, one that left the last parts to
@@ -578,7 +578,9 @@ impl SlabStates {
             );
         };
         taken.phase = Phase::Leased;
-        let claims = taken.claims().collect();
+        let claims = taken.claims();
+        let ages = claims.map(|(worker, epoch)| self.ages.epoch(worker) - epoch);
+        let ages = ages.collect();
         let commits = taken.commits.iter().copied().flatten().collect();
         let slab = Arc::clone(&taken.slab);
         self.delivered += 1;
@@ -589,7 +591,7 @@ impl SlabStates {
             seq,
             slab,
             commits,
-            claims,
+            ages,
             order,
             lets_workers_on: lets_publish || self.spec.order == Order::ByArrival,
         })
