@@ -98,8 +98,9 @@ impl Batches {
     /// # Errors
     /// Those of [`Slabs::next`]. The next call goes on where this one stopped.
     pub(crate) fn take(&mut self, interrupt: &Interrupt) -> Result<bool, NextError> {
-        while self.gathered.len() < self.core.plan.slabs_per_batch()
-            && let Some(slab) = self.slabs.next(interrupt)?
+        let wanted = self.core.plan.slabs_per_batch();
+        while self.gathered.len() < wanted
+            && let Some(slab) = self.slabs.next(wanted - self.gathered.len(), interrupt)?
         {
             self.gathered.push(slab);
         }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use tensordict::TensorDict;
+use windrow_policy::PolicyError;
 use windrow_sync::Interrupt;
 use windrow_sync::atomic::Ordering;
 
 use crate::deliver::batches::Batches;
 use crate::deliver::core::Core;
 use crate::deliver::stage::LastStage;
-use crate::error::NextError;
+use crate::error::{ControlError, NextError};
 use crate::placement::Workers;
 
 /// Prepares each request, takes its batches, and has the last stage finish and write them.
@@ -128,7 +129,11 @@ impl<S: LastStage> Driver<S> {
         let again = self.batches.are_begun();
         if self.update_at_each_batch && !again {
             let published = self.core.publisher.publish_from_source();
-            published.map_err(NextError::Weights)?;
+            published.map_err(|error| match error {
+                ControlError::Weights(error) => NextError::Weights(error),
+                ControlError::WaitInterrupted(error) => error.into(),
+                other => NextError::Weights(PolicyError::failed(other)),
+            })?;
         }
         self.stage.prepare(again)?;
         self.core.counters().throughput.begin();

@@ -41,13 +41,22 @@ impl Slabs {
         self.core.frames_left() == 0
     }
 
-    /// The next slab with frames, counted; `None` when no frames are left. `interrupt` ends waits for
-    /// workers.
+    /// The next slab with frames, counted, of `wanted` for one batch; `None` when no frames are left.
+    /// `interrupt` ends waits for workers.
     ///
     /// # Errors
     /// As [`take`](Self::take), and that of the interrupt.
-    pub(crate) fn next(&mut self, interrupt: &Interrupt) -> Result<Option<Filled>, NextError> {
+    pub(crate) fn next(
+        &mut self,
+        wanted: usize,
+        interrupt: &Interrupt,
+    ) -> Result<Option<Filled>, NextError> {
         let core = Arc::clone(&self.core);
+        let wanted = wanted.saturating_sub(self.waiting.len());
+        if core.ages_are_bounded && wanted > 0 {
+            // Workers may begin all of them, though they may not run ahead.
+            core.ring.request_many(wanted)?;
+        }
         let kept = |last: &Option<Filled>| last.as_ref().map_or(0, Filled::frames);
         while core.frames_left() > kept(&self.last) {
             if core.ring.is_at_end() && self.waiting.is_empty() {
@@ -99,7 +108,7 @@ impl Slabs {
         }
         if frames > 0 {
             let newest = core.shared.weights.version();
-            core.counters().collected(frames, newest, lease.commits());
+            core.counters().collected(frames, newest, lease);
         }
         frames
     }
@@ -126,6 +135,7 @@ impl Slabs {
         let slabs = self.waiting.iter().chain(&self.last);
         let frames = slabs.map(Filled::frames).sum();
         self.core.undelivered.store(frames, Ordering::Relaxed);
+        self.core.ring.keep(self.waiting.len());
     }
 
     /// Sets the slabs that are taken first.
@@ -174,6 +184,9 @@ impl Slabs {
         let taken = self.workers.next(&core.shared, interrupt);
         // Also after an error: then nothing that could be waited for is under way.
         self.asked = matches!(taken, Err(NextError::WaitInterrupted(_)));
+        if self.asked {
+            core.ring.leave_unattended();
+        }
         let lease = taken.map_err(|error| match error {
             NextError::Slab(SlabError::Stopped) => {
                 let failure = core.shared.reports.take_failure();

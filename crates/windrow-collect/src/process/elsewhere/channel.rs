@@ -55,6 +55,7 @@ impl StreamChannel {
             ahead: 1,
             max_slabs: 1,
             cut_after: None,
+            max_age: None,
         };
         let ring = Ring::new(Layout::new(&ready.record, shares)?, spec)?;
         let (control, _) = ControlBlock::create::<Command, Answer>(ControlSpec {
