@@ -30,8 +30,8 @@ use tensordict::{TensorDict, TensorError};
 use windrow::binding::WeightUpdate;
 use windrow::policy::Backend;
 use windrow::{
-    BuildError, Collector, ControlError, Handle, Placement, ProfileConfig, Weights, WorkerProfile,
-    WorkerStats, error_chain,
+    BuildError, Collector, Handle, Placement, ProfileConfig, WorkerProfile, WorkerStats,
+    error_chain,
 };
 use windrow_sync::unpoisoned;
 

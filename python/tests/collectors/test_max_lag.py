@@ -108,5 +108,5 @@ def test_another_thread_may_publish_while_a_batch_is_awaited() -> None:
 
 
 def test_a_lag_that_is_no_number_of_batches_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_lag must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="max_lag must be 0 or more, got -1"):
         Collector("CartPole-v1", frames_per_batch=10, max_lag=-1)
