@@ -41,8 +41,8 @@ impl Slabs {
         self.core.frames_left() == 0
     }
 
-    /// The next slab with frames, counted, of `wanted` for one batch; `None` when no frames are left.
-    /// `interrupt` ends waits for workers.
+    /// The next slab with frames, counted, of `wanted` for one batch; `None` when no frames are
+    /// left. `interrupt` ends waits for workers.
     ///
     /// # Errors
     /// As [`take`](Self::take), and that of the interrupt.
