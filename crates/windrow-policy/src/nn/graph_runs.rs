@@ -10,7 +10,7 @@ use crate::categorical::pick;
 use super::elementwise::Reduction;
 use super::graph::Draw;
 use super::norm::sum;
-use super::plan::Task;
+use super::step::Task;
 
 /// A number outside of its bounds.
 #[derive(Debug, Clone, Copy)]

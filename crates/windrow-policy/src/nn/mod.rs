@@ -13,6 +13,7 @@ mod math;
 mod norm;
 mod plan;
 mod sequential;
+mod step;
 
 pub use activation::Activation;
 pub use elementwise::{Function, Reduction, Zip};

@@ -4,65 +4,15 @@
 use std::mem;
 use std::sync::Arc;
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::Arch;
 
 use crate::{Noise, PolicyError};
 
 use super::aligned::Aligned;
-use super::apply::{Apply, BLOCK, Lanes, copy_rows};
-use super::elementwise::{Function, Reduction, Zip};
-use super::graph::{Draw, Graph, Op, Run, Value};
-use super::graph_runs::{Stray, draw_gamma, draw_into, normalize};
+use super::apply::{BLOCK, Lanes, copy_rows};
+use super::graph::{Graph, Op, Run, Value};
 use super::kernel::{Packed, padded};
-
-/// Where the numbers of a value are: in an input, in scratch memory, or in a constant row for all
-/// rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Location {
-    Input(usize),
-    /// A slot of scratch memory, and the distance of rows in it.
-    Slot(usize, usize),
-    Fixed(usize),
-}
-
-/// An operation with its constants ready.
-#[derive(Debug, Clone)]
-pub(super) enum Task {
-    /// A copy of a value, which functions may follow.
-    Copy,
-    /// A linear map of the inputs from this one on.
-    Linear(Arc<Packed>, usize),
-    Zip(Zip),
-    Where,
-    Take(Vec<Run>),
-    /// Rows, inner size and columns.
-    MatMul(usize, usize, usize),
-    Reduce(Reduction, usize),
-    Softmax(usize),
-    LogSoftmax(usize),
-    /// Layer norm, with a factor and a summand where there are a second and a third operand.
-    Normalize(usize, f32),
-    Lookup(usize),
-    Gather(usize),
-    Within(f32, f32),
-    Pick(usize),
-    Noise(Draw, usize),
-    Gamma(usize),
-}
-
-#[derive(Debug, Clone)]
-struct Step {
-    task: Task,
-    /// Functions of the task's result, one after the other.
-    after: Vec<Function>,
-    from: Vec<Location>,
-    /// Scratch memory that is written.
-    to: Location,
-    /// Numbers in a row of the result.
-    width: usize,
-    /// Numbers in a row of the first operand.
-    first: usize,
-}
+use super::step::{Given, Location, Memory, Step, Task};
 
 /// The steps and the memory of [`forward`](Plan::forward).
 #[derive(Debug, Clone)]
@@ -74,42 +24,6 @@ pub(crate) struct Plan {
     outputs: Vec<(Location, usize)>,
     memory: Memory,
     arch: Arch,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Memory {
-    /// `[BLOCK, padded width]` each.
-    slots: Vec<Aligned>,
-    /// `[padded width]` each.
-    fixed: Vec<Aligned>,
-    /// The first number that was out of place since this was asked for.
-    stray: Option<Stray>,
-}
-
-/// Rows of one value. A distance of 0 means that all rows are the same.
-#[derive(Clone, Copy)]
-struct Rows<'a> {
-    values: &'a [f32],
-    stride: usize,
-}
-
-impl<'a> Rows<'a> {
-    #[inline(always)]
-    fn row(self, row: usize) -> &'a [f32] {
-        &self.values[row * self.stride..]
-    }
-}
-
-/// The inputs of one block of rows.
-#[derive(Clone, Copy)]
-struct Given<'a> {
-    /// All rows of each input, with the numbers in a row.
-    inputs: &'a [&'a [f32]],
-    widths: &'a [usize],
-    noise: &'a [Noise],
-    /// The first row of the block, and how many rows there are.
-    first: usize,
-    rows: usize,
 }
 
 /// Builds the steps, one value after the other.
@@ -243,7 +157,8 @@ impl Plan {
         noise: &[Noise],
         outputs: &mut [impl AsMut<[f32]>],
     ) -> Result<(), PolicyError> {
-        for first in (0..rows).step_by(BLOCK) {
+        let mut first = 0;
+        while first < rows {
             let given = Given {
                 inputs,
                 widths: &self.inputs,
@@ -264,6 +179,7 @@ impl Plan {
                     copy_rows(given.rows, from.values, from.stride, to, *width);
                 }
             }
+            first += BLOCK;
         }
         match self.memory.stray.take() {
             None => Ok(()),
@@ -358,6 +274,7 @@ impl Planner<'_> {
                     copies.push(slot);
                     self.steps.push(Step {
                         task: Task::Copy,
+                        function: None,
                         after: Vec::new(),
                         from: vec![*place],
                         to,
@@ -412,6 +329,7 @@ impl Planner<'_> {
         let runs = self.widths[number] / outputs;
         let steps = (0..runs).map(|run| Step {
             task: Task::Linear(Arc::clone(&packed), run * inputs),
+            function: None,
             after: Vec::new(),
             from: vec![x],
             to: Location::Fixed(0),
@@ -435,6 +353,7 @@ impl Planner<'_> {
         let runs = (0..parts.len() as u32).map(|part| Run(part, 0, outputs as u32, 1));
         let joined = self.push(Step {
             task: Task::Take(runs.collect()),
+            function: None,
             after: Vec::new(),
             from: parts.clone(),
             to: Location::Fixed(0),
@@ -488,6 +407,7 @@ impl Planner<'_> {
         };
         Step {
             task,
+            function: None,
             after,
             from: from.iter().map(|value| self.placed(*value)).collect(),
             to: Location::Fixed(0),
@@ -509,202 +429,6 @@ impl Planner<'_> {
                 got: 1,
             }),
         }
-    }
-}
-
-impl Memory {
-    #[inline(always)]
-    fn rows<'a>(&'a self, place: Location, given: Given<'a>) -> Rows<'a> {
-        match place {
-            Location::Input(index) => Rows {
-                values: &given.inputs[index][given.first * given.widths[index]..],
-                stride: given.widths[index],
-            },
-            Location::Slot(slot, stride) => Rows {
-                values: self.slots[slot].as_slice(),
-                stride,
-            },
-            Location::Fixed(index) => Rows {
-                values: self.fixed[index].as_slice(),
-                stride: 0,
-            },
-        }
-    }
-}
-
-impl Step {
-    /// Makes `next` part of this step, whose result nothing else reads, if it can be done in place.
-    fn absorbs(&mut self, next: &Self) -> bool {
-        match (&self.task, self.from.len(), &next.task) {
-            (_, _, Task::Copy) => self.after.extend(&next.after),
-            (Task::Normalize(..), 1, Task::Zip(Zip::Mul))
-            | (Task::Normalize(..), 2, Task::Zip(Zip::Add))
-                if self.after.is_empty() =>
-            {
-                self.from.push(next.from[1]);
-            }
-            _ => return false,
-        }
-        true
-    }
-
-    #[inline(always)]
-    fn take(&self, arch: Arch, memory: &mut Memory, given: Given<'_>) {
-        let Location::Slot(slot, stride) = self.to else {
-            return;
-        };
-        if stride == 0 {
-            // There is no number to write, and chunks have one at least.
-            return;
-        }
-        let mut target = mem::take(&mut memory.slots[slot]);
-        let values = &mut target.as_mut_slice()[..given.rows * stride];
-        let mut after = self.after.iter().copied();
-        if let Task::Linear(packed, skip) = &self.task {
-            let x = memory.rows(self.from[0], given);
-            arch.dispatch(&mut Apply {
-                linear: Some((packed, &x.values[*skip..], x.stride)),
-                function: after.next(),
-                rows: given.rows,
-                values,
-            });
-        } else if let Some(stray) = arch.dispatch(Other {
-            step: self,
-            memory,
-            given,
-            out: values,
-            stride,
-        }) {
-            memory.stray.get_or_insert(stray);
-        }
-        for function in after {
-            arch.dispatch(&mut Apply {
-                linear: None,
-                function: Some(function),
-                rows: given.rows,
-                values: &mut target.as_mut_slice()[..given.rows * stride],
-            });
-        }
-        memory.slots[slot] = target;
-    }
-}
-
-/// A step that is neither a linear layer nor a function in place, see [`Apply`].
-struct Other<'a> {
-    step: &'a Step,
-    memory: &'a Memory,
-    given: Given<'a>,
-    out: &'a mut [f32],
-    stride: usize,
-}
-
-impl WithSimd for Other<'_> {
-    type Output = Option<Stray>;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> Option<Stray> {
-        let Self {
-            step,
-            memory,
-            given,
-            out,
-            stride,
-        } = self;
-        let from = |i: usize| memory.rows(step.from[i], given);
-        let width = step.width;
-        let rows = 0..given.rows;
-        match &step.task {
-            Task::Copy => {
-                for (row, out) in rows.zip(out.chunks_exact_mut(stride)) {
-                    out[..width].copy_from_slice(&from(0).row(row)[..width]);
-                }
-            }
-            Task::Normalize(run, eps) => {
-                for (row, out) in rows.zip(out.chunks_exact_mut(stride)) {
-                    let (out, x) = (&mut out[..width], &from(0).row(row)[..width]);
-                    for (out, x) in out.chunks_exact_mut(*run).zip(x.chunks_exact(*run)) {
-                        normalize(x, *eps, out);
-                    }
-                    if step.from.len() > 1 {
-                        out.iter_mut()
-                            .zip(from(1).row(row))
-                            .for_each(|(out, x)| *out *= x);
-                    }
-                    if step.from.len() > 2 {
-                        out.iter_mut()
-                            .zip(from(2).row(row))
-                            .for_each(|(out, x)| *out += x);
-                    }
-                }
-            }
-            Task::Zip(zip) => {
-                let (a, b) = (from(0), from(1));
-                if a.stride == stride && b.stride == stride {
-                    zip.apply(&a.values[..out.len()], &b.values[..out.len()], out);
-                } else {
-                    for (row, out) in rows.zip(out.chunks_exact_mut(stride)) {
-                        zip.apply(&a.row(row)[..stride], &b.row(row)[..stride], out);
-                    }
-                }
-            }
-            Task::Where => {
-                for (row, out) in rows.zip(out.chunks_exact_mut(stride)) {
-                    let (test, a, b) = (from(0).row(row), from(1).row(row), from(2).row(row));
-                    for (i, out) in out[..width].iter_mut().enumerate() {
-                        *out = if test[i] == 0.0 { b[i] } else { a[i] };
-                    }
-                }
-            }
-            Task::Take(runs) => {
-                for (row, out) in rows.zip(out.chunks_exact_mut(stride)) {
-                    copy_runs(runs, |source| from(source).row(row), out);
-                }
-            }
-            Task::Noise(draw, branch) => {
-                for (row, out) in rows.zip(out.chunks_exact_mut(stride)) {
-                    let noise = given.noise[given.first + row].branch(*branch);
-                    draw_into(*draw, noise, &mut out[..width]);
-                }
-            }
-            Task::Gamma(branch) => {
-                for (row, out) in rows.zip(out.chunks_exact_mut(stride)) {
-                    let noise = given.noise[given.first + row].branch(*branch);
-                    draw_gamma(&from(0).row(row)[..width], noise, out);
-                }
-            }
-            task => {
-                let mut stray = None;
-                for (row, out) in rows.zip(out.chunks_exact_mut(stride)) {
-                    let x = &from(0).row(row)[..step.first];
-                    let second = match step.from.len() {
-                        1 => x,
-                        _ => from(1).row(row),
-                    };
-                    stray = stray.or(task.by_runs(x, second, &mut out[..width]));
-                }
-                return stray;
-            }
-        }
-        None
-    }
-}
-
-#[inline(always)]
-fn copy_runs<'a>(runs: &[Run], from: impl Fn(usize) -> &'a [f32], mut out: &mut [f32]) {
-    for &Run(source, start, count, step) in runs {
-        let (source, start) = (from(source as usize), start as usize);
-        let (to, rest) = mem::take(&mut out).split_at_mut(count as usize);
-        match step {
-            1 => to.copy_from_slice(&source[start..][..count as usize]),
-            0 => to.fill(source[start]),
-            _ => {
-                let places = (0..).map(|i: i64| (start as i64 + i * i64::from(step)) as usize);
-                to.iter_mut()
-                    .zip(places)
-                    .for_each(|(to, place)| *to = source[place]);
-            }
-        }
-        out = rest;
     }
 }
 
