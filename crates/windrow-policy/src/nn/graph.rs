@@ -8,6 +8,7 @@ use crate::weights::Reader;
 use crate::{Noise, PolicyError, Weights, WeightsError};
 
 use super::elementwise::{Function, Reduction, Zip};
+use super::layer::Values;
 use super::plan::Plan;
 use super::{Activation, Layer, Sequential, put};
 
@@ -127,7 +128,7 @@ struct Parameter {
     name: String,
     shape: Vec<usize>,
     #[serde(skip)]
-    values: Arc<Vec<f32>>,
+    values: Values,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

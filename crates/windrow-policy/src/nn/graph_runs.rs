@@ -155,14 +155,12 @@ fn multiply(a: &[f32], b: &[f32], columns: usize, out: &mut [f32]) {
 }
 
 #[inline(always)]
-pub(super) fn normalize(x: &[f32], eps: f32, out: &mut [f32]) {
+pub(super) fn normalize(x: &mut [f32], eps: f32) {
     let count = x.len() as f32;
     let mean = sum(x, |x| x) / count;
     let variance = sum(x, |x| (x - mean) * (x - mean)) / count;
     let scale = 1.0 / (variance + eps).sqrt();
-    out.iter_mut()
-        .zip(x)
-        .for_each(|(out, x)| *out = (x - mean) * scale);
+    x.iter_mut().for_each(|x| *x = (*x - mean) * scale);
 }
 
 #[inline(always)]

@@ -4,15 +4,18 @@ use crate::Noise;
 
 use super::{Activation, LayerNorm};
 
+/// The numbers of a parameter, which copies of a network and its graph share.
+pub(crate) type Values = Arc<Vec<f32>>;
+
 /// `y = x Wᵀ + b`.
 ///
 /// Source: PyTorch's documentation of `torch.nn.Linear`, for names, shapes and initial values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Linear {
     /// `[outputs, inputs]`, row-major.
-    pub(crate) weight: Arc<Vec<f32>>,
+    pub(crate) weight: Values,
     /// `[outputs]`; all zero when `has_bias` is false.
-    pub(crate) bias: Arc<Vec<f32>>,
+    pub(crate) bias: Values,
     pub(crate) has_bias: bool,
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
@@ -143,7 +146,7 @@ impl Layer {
     }
 
     /// Name, values and shape of each parameter, in PyTorch's order.
-    pub(crate) fn parameters(&self) -> Vec<(&'static str, &Arc<Vec<f32>>, Vec<usize>)> {
+    pub(crate) fn parameters(&self) -> Vec<(&'static str, &Values, Vec<usize>)> {
         match self {
             Self::Linear(linear) => {
                 let weight = (linear.outputs, linear.inputs);
@@ -167,7 +170,7 @@ impl Layer {
     /// Replaces the parameters, given in the order of [`parameters`](Self::parameters) and of the
     /// same lengths.
     pub(crate) fn set_parameters(&mut self, values: &mut impl Iterator<Item = Vec<f32>>) {
-        let mut set = |parameter: &mut Arc<Vec<f32>>| {
+        let mut set = |parameter: &mut Values| {
             if let Some(values) = values.next() {
                 *parameter = values.into();
             }

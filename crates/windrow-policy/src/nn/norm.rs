@@ -1,8 +1,6 @@
-use std::sync::Arc;
-
 use super::aligned::LINE;
 use super::kernel::total;
-use super::layer::filled;
+use super::layer::{Values, filled};
 
 /// Subtracts a row's mean, divides by its deviation, then scales and shifts each feature.
 ///
@@ -10,9 +8,9 @@ use super::layer::filled;
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerNorm {
     /// `[features]`.
-    pub(crate) weight: Arc<Vec<f32>>,
+    pub(crate) weight: Values,
     /// `[features]`.
-    pub(crate) bias: Arc<Vec<f32>>,
+    pub(crate) bias: Values,
     /// Added to the variance.
     pub(crate) eps: f32,
     pub(crate) features: usize,

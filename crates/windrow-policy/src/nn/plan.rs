@@ -12,7 +12,7 @@ use super::aligned::Aligned;
 use super::apply::{BLOCK, Lanes, copy_rows};
 use super::graph::{Graph, Op, Run, Value};
 use super::kernel::{Packed, padded};
-use super::step::{Given, Location, Memory, Step, Task};
+use super::step::{After, Given, Location, Memory, Norm, Step, Task};
 
 /// The steps and the memory of [`forward`](Plan::forward).
 #[derive(Debug, Clone)]
@@ -381,7 +381,17 @@ impl Planner<'_> {
         let mut after = Vec::new();
         let task = match op {
             Op::Map(function) => {
-                after.push(*function);
+                after.push(After::Function(*function));
+                Task::Copy
+            }
+            &Op::Normalize { run, eps } => {
+                let (factor, summand) = (None, None);
+                after.push(After::Norm(Norm {
+                    run,
+                    eps,
+                    factor,
+                    summand,
+                }));
                 Task::Copy
             }
             Op::Zip(zip) => Task::Zip(*zip),
@@ -395,7 +405,6 @@ impl Planner<'_> {
             Op::Reduce(reduction, run) => Task::Reduce(*reduction, *run),
             Op::Softmax(run) => Task::Softmax(*run),
             Op::LogSoftmax(run) => Task::LogSoftmax(*run),
-            Op::Normalize { run, eps } => Task::Normalize(*run, *eps),
             Op::Lookup(run) => Task::Lookup(*run),
             Op::Gather(run) => Task::Gather(*run),
             Op::Within { low, high } => Task::Within(*low, *high),
@@ -432,7 +441,8 @@ impl Planner<'_> {
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
 mod tests {
     use pulp::x86::V3;
 

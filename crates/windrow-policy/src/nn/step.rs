@@ -39,8 +39,6 @@ pub(super) enum Task {
     Reduce(Reduction, usize),
     Softmax(usize),
     LogSoftmax(usize),
-    /// Layer norm, with a factor and a summand where there are a second and a third operand.
-    Normalize(usize, f32),
     Lookup(usize),
     Gather(usize),
     Within(f32, f32),
@@ -54,8 +52,8 @@ pub(super) struct Step {
     pub(super) task: Task,
     /// A function of a linear map's result, computed together with it.
     pub(super) function: Option<Function>,
-    /// Further functions of the result, one after the other.
-    pub(super) after: Vec<Function>,
+    /// What else is done to the result in place, one after the other.
+    pub(super) after: Vec<After>,
     pub(super) from: Vec<Location>,
     /// Scratch memory that is written.
     pub(super) to: Location,
@@ -73,6 +71,52 @@ pub(super) struct Memory {
     pub(super) fixed: Vec<Aligned>,
     /// The first number that was out of place since this was asked for.
     pub(super) stray: Option<Stray>,
+}
+
+/// A change of a value in place.
+#[derive(Debug, Clone)]
+pub(super) enum After {
+    Function(Function),
+    Norm(Norm),
+}
+
+/// Layer norm of runs of numbers, with the rows of a factor and of a summand, if there are any.
+#[derive(Debug, Clone)]
+pub(super) struct Norm {
+    pub(super) run: usize,
+    pub(super) eps: f32,
+    pub(super) factor: Option<usize>,
+    pub(super) summand: Option<usize>,
+}
+
+impl Norm {
+    fn is_plain(&self) -> bool {
+        self.factor.is_none() && self.summand.is_none()
+    }
+
+    fn is_scaled(&self) -> bool {
+        self.factor.is_some() && self.summand.is_none()
+    }
+
+    /// Changes rows of `width` numbers, `stride` apart.
+    fn apply(&self, fixed: &[Aligned], rows: &mut [f32], stride: usize, width: usize) {
+        let fixed = |place: Option<usize>| place.map_or(&[][..], |index| fixed[index].as_slice());
+        let (factor, summand) = (fixed(self.factor), fixed(self.summand));
+        for row in rows.chunks_exact_mut(stride) {
+            let row = &mut row[..width];
+            row.chunks_exact_mut(self.run)
+                .for_each(|x| normalize(x, self.eps));
+            match (factor, summand) {
+                ([], _) => {}
+                (_, []) => row.iter_mut().zip(factor).for_each(|(x, a)| *x *= a),
+                _ => {
+                    for ((x, a), b) in row.iter_mut().zip(factor).zip(summand) {
+                        *x = *x * a + b;
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Rows of one value. A distance of 0 means that all rows are the same.
@@ -161,18 +205,26 @@ impl Memory {
 impl Step {
     /// Makes `next` part of this step, whose result nothing else reads, if it can be done in place.
     pub(super) fn absorbs(&mut self, next: &Self) -> bool {
-        match (&self.task, self.from.len(), &next.task) {
-            (Task::Linear(..), _, Task::Copy) if self.function.is_none() => {
-                let mut after = next.after.iter().copied();
-                self.function = after.next();
+        let fixed = match next.from.get(1) {
+            Some(Location::Fixed(index)) => Some(*index),
+            _ => None,
+        };
+        match (&next.task, self.after.last_mut(), fixed) {
+            (Task::Copy, last, _) => {
+                let mut after = next.after.clone();
+                if let (Task::Linear(..), None, None, Some(After::Function(first))) =
+                    (&self.task, self.function, last, after.first())
+                {
+                    self.function = Some(*first);
+                    after.remove(0);
+                }
                 self.after.extend(after);
             }
-            (_, _, Task::Copy) => self.after.extend(&next.after),
-            (Task::Normalize(..), 1, Task::Zip(Zip::Mul))
-            | (Task::Normalize(..), 2, Task::Zip(Zip::Add))
-                if self.after.is_empty() =>
-            {
-                self.from.push(next.from[1]);
+            (Task::Zip(Zip::Mul), Some(After::Norm(norm)), Some(index)) if norm.is_plain() => {
+                norm.factor = Some(index);
+            }
+            (Task::Zip(Zip::Add), Some(After::Norm(norm)), Some(index)) if norm.is_scaled() => {
+                norm.summand = Some(index);
             }
             _ => return false,
         }
@@ -198,85 +250,51 @@ impl Step {
                 values: &mut to.as_mut_slice()[..len],
             });
         } else {
-            let mut target = mem::take(&mut memory.slots[slot]);
-            let out = &mut target.as_mut_slice()[..len];
-            let stray = match self.task {
-                Task::Normalize(run, eps) => {
-                    arch.dispatch(Norm {
-                        from: [0, 1, 2].map(|i| Some(memory.rows(*self.from.get(i)?, given))),
-                        run,
-                        eps,
-                        width: self.width,
-                        out,
-                        stride,
+            self.other(arch, memory, given, (slot, stride));
+        }
+        for after in &self.after {
+            match after {
+                After::Function(function) => {
+                    arch.dispatch(&mut Apply {
+                        linear: None,
+                        function: Some(*function),
+                        rows: given.rows,
+                        values: &mut memory.slots[slot].as_mut_slice()[..len],
                     });
-                    None
                 }
-                _ => arch.dispatch(Other {
-                    step: self,
-                    memory,
-                    given,
-                    out,
-                    stride,
-                }),
-            };
-            memory.slots[slot] = target;
-            if let Some(stray) = stray {
-                memory.stray.get_or_insert(stray);
+                After::Norm(norm) => {
+                    let values = &mut memory.slots[slot].as_mut_slice()[..len];
+                    norm.apply(&memory.fixed, values, stride, self.width);
+                }
             }
         }
-        for function in &self.after {
-            arch.dispatch(&mut Apply {
-                linear: None,
-                function: Some(*function),
-                rows: given.rows,
-                values: &mut memory.slots[slot].as_mut_slice()[..len],
-            });
+    }
+
+    /// A step of another kind than the linear ones, which should not pay for it.
+    #[inline(never)]
+    fn other(
+        &self,
+        arch: Arch,
+        memory: &mut Memory,
+        given: Given<'_>,
+        (slot, stride): (usize, usize),
+    ) {
+        let mut target = mem::take(&mut memory.slots[slot]);
+        let stray = arch.dispatch(Other {
+            step: self,
+            memory,
+            given,
+            out: &mut target.as_mut_slice()[..given.rows * stride],
+            stride,
+        });
+        memory.slots[slot] = target;
+        if let Some(stray) = stray {
+            memory.stray.get_or_insert(stray);
         }
     }
 }
 
-/// Layer norm of a block of rows; compiled apart for the same reason as [`Apply`].
-struct Norm<'a> {
-    /// The value, a factor and a summand.
-    from: [Option<Rows<'a>>; 3],
-    run: usize,
-    eps: f32,
-    width: usize,
-    out: &'a mut [f32],
-    stride: usize,
-}
-
-impl WithSimd for Norm<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let [x, factor, summand] = self.from;
-        let x = x.expect("Layer norm has an operand.");
-        for (row, out) in self.out.chunks_exact_mut(self.stride).enumerate() {
-            let (out, x) = (&mut out[..self.width], &x.row(row)[..self.width]);
-            for (out, x) in out.chunks_exact_mut(self.run).zip(x.chunks_exact(self.run)) {
-                normalize(x, self.eps, out);
-            }
-            match (factor, summand) {
-                (Some(a), Some(b)) => {
-                    for ((out, a), b) in out.iter_mut().zip(a.row(row)).zip(b.row(row)) {
-                        *out = *out * a + b;
-                    }
-                }
-                (Some(a), None) => {
-                    for (out, a) in out.iter_mut().zip(a.row(row)) {
-                        *out *= a;
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
-/// Any other step.
+/// A step that is neither a linear layer nor in place, see [`Apply`].
 struct Other<'a> {
     step: &'a Step,
     memory: &'a Memory,
