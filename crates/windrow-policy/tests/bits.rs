@@ -181,25 +181,25 @@ fn heads() -> Vec<(&'static str, Spec, Head, usize)> {
     ]
 }
 
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
 /// The bytes of every column, and messages of errors, for one head.
-fn act(env: &EnvSpec, mut policy: NetworkPolicy, hash: &mut Hash) {
+fn act(env: &EnvSpec, mut policy: NetworkPolicy, hash: &mut Hash) -> Outcome {
+    let types = [ExplorationType::Random, ExplorationType::Deterministic];
     for rows in [1, 2, 3, 8, 64, 70] {
-        let spec = policy.bind(&Binding::new(env, rows)).unwrap();
+        let spec = policy.bind(&Binding::new(env, rows))?;
         let leaves = env.observation_leaves();
-        let mut obs = RowBlock::new(&leaves, rows).unwrap();
-        let mut out = RowBlock::new(&spec.columns, rows).unwrap();
-        let types = [ExplorationType::Random, ExplorationType::Deterministic];
+        let mut obs = RowBlock::new(&leaves, rows)?;
+        let mut out = RowBlock::new(&spec.columns, rows)?;
         for (frame, exploration) in (0..5).flat_map(|frame| types.map(|kind| (frame, kind))) {
             for (index, leaf) in leaves.iter().enumerate() {
                 let mut values = numbers(frame + index as u64, rows * leaf.elements());
                 if frame < 4 {
                     let usual = |x: &&mut f32| x.abs() < 100.0;
-                    values
-                        .iter_mut()
-                        .filter(|x| !usual(x))
-                        .for_each(|x| *x = 0.5);
+                    let unusual = values.iter_mut().filter(|x| !usual(x));
+                    unusual.for_each(|x| *x = 0.5);
                 }
-                fill(leaf.dtype, &mut obs, index, &values);
+                fill(leaf.dtype, &mut obs, index, &values)?;
             }
             let mut envs = EnvRows::new(3, (10..10 + rows as u32).collect());
             envs.set_frame(frame);
@@ -208,33 +208,33 @@ fn act(env: &EnvSpec, mut policy: NetworkPolicy, hash: &mut Hash) {
                 envs: &envs,
                 exploration,
             };
-            match policy.act(&input, out.rows_mut()) {
-                Err(error) => hash.add(error.to_string()),
-                Ok(()) => (0..).zip(&spec.columns).for_each(|(index, column)| {
-                    let key = index as usize;
-                    match column.dtype {
-                        DType::I64 => bytes::<i64, 8>(&out, key, hash, i64::to_le_bytes),
-                        DType::F64 => bytes::<f64, 8>(&out, key, hash, f64::to_le_bytes),
-                        _ => bytes::<f32, 4>(&out, key, hash, f32::to_le_bytes),
-                    }
-                }),
+            if let Err(error) = policy.act(&input, out.rows_mut()) {
+                hash.add(error.to_string());
+                continue;
+            }
+            for (key, column) in spec.columns.iter().enumerate() {
+                match column.dtype {
+                    DType::I64 => bytes::<i64, 8>(&out, key, hash, i64::to_le_bytes)?,
+                    DType::F64 => bytes::<f64, 8>(&out, key, hash, f64::to_le_bytes)?,
+                    _ => bytes::<f32, 4>(&out, key, hash, f32::to_le_bytes)?,
+                }
             }
         }
     }
+    Ok(())
 }
 
-fn fill(dtype: DType, obs: &mut RowBlock, index: usize, values: &[f32]) {
+fn fill(dtype: DType, obs: &mut RowBlock, index: usize, values: &[f32]) -> Outcome {
     let mut rows = obs.rows_mut();
     if dtype == DType::F64 {
-        let to = rows.get_mut::<f64>(Key::new(index)).unwrap();
+        let to = rows.get_mut::<f64>(Key::new(index))?;
         to.iter_mut()
             .zip(values)
             .for_each(|(to, &x)| *to = f64::from(x) / 3.0);
     } else {
-        rows.get_mut(Key::new(index))
-            .unwrap()
-            .copy_from_slice(values);
+        rows.get_mut(Key::new(index))?.copy_from_slice(values);
     }
+    Ok(())
 }
 
 fn bytes<T: Element, const N: usize>(
@@ -242,9 +242,10 @@ fn bytes<T: Element, const N: usize>(
     key: usize,
     hash: &mut Hash,
     f: fn(T) -> [u8; N],
-) {
-    let values = out.rows().get::<T>(Key::new(key)).unwrap().to_vec();
+) -> Outcome {
+    let values = out.rows().get::<T>(Key::new(key))?.to_vec();
     values.into_iter().for_each(|x| hash.add(f(x)));
+    Ok(())
 }
 
 #[test]
@@ -274,11 +275,11 @@ fn policies_write_the_bits_that_were_recorded() {
                 true => policy.in_key("b").in_key("a"),
                 false => policy,
             };
-            act(env, policy.clone(), &mut hash);
+            act(env, policy.clone(), &mut hash).unwrap();
             let policy = policy
                 .return_log_prob(has_distribution)
                 .return_params(has_distribution);
-            act(env, policy, &mut hash);
+            act(env, policy, &mut hash).unwrap();
         }
         got.push((name.to_owned(), hash.0));
     }
