@@ -203,11 +203,7 @@ fn act(env: &EnvSpec, mut policy: NetworkPolicy, hash: &mut Hash) -> Outcome {
             }
             let mut envs = EnvRows::new(3, (10..10 + rows as u32).collect());
             envs.set_frame(frame);
-            let input = PolicyIn {
-                obs: obs.rows(),
-                envs: &envs,
-                exploration,
-            };
+            let input = PolicyIn::new(obs.rows(), &envs, exploration);
             if let Err(error) = policy.act(&input, out.rows_mut()) {
                 hash.add(error.to_string());
                 continue;
