@@ -304,6 +304,14 @@ impl Ring {
         Publication::new(self, worker)
     }
 
+    /// How many publications have ended, after each of which workers that were refused a part may get
+    /// one; waits for the end of one under way. Always 0 without [`RingSpec::max_age`].
+    #[must_use]
+    pub fn publications(&self) -> u64 {
+        let ended = |states: &mut SlabStates| states.publications();
+        self.waits.room.wait(&self.states, ended)
+    }
+
     /// The age of the oldest part that was claimed and not taken: see [`Lease::ages`].
     #[must_use]
     pub fn oldest(&self) -> u64 {

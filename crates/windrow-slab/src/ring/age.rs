@@ -36,6 +36,8 @@ pub(super) struct Ages {
     begun_after: Vec<Option<u64>>,
     /// How often the consumer has taken all slabs that it has asked for.
     deliveries: u64,
+    /// Publications that have ended.
+    ended: u64,
     publication: Option<Progress>,
 }
 
@@ -52,6 +54,7 @@ impl Ages {
             epochs: vec![0; workers],
             begun_after: vec![None; workers],
             deliveries: 0,
+            ended: 0,
             publication: None,
         }
     }
@@ -109,6 +112,19 @@ impl SlabStates {
             .is_some_and(|progress| progress.is_granted)
     }
 
+    /// How many publications have ended; `None` while workers claim nothing, since weights are being
+    /// replaced.
+    pub(super) fn publications(&self) -> Option<u64> {
+        if self.spec.max_age.is_none() {
+            return Some(0);
+        }
+        let is_granted = self
+            .ages
+            .publication
+            .is_some_and(|progress| progress.is_granted);
+        (self.stopped || !is_granted).then_some(self.ages.ended)
+    }
+
     /// Ends the publication under way. A new epoch begins if weights `were_replaced`, unless one
     /// has begun since the last delivery.
     pub(super) fn end_publication(&mut self, were_replaced: bool) {
@@ -121,6 +137,7 @@ impl SlabStates {
             }
         }
         self.ages.publication = None;
+        self.ages.ended += 1;
     }
 
     /// Workers with a part that would be too old after the publication that waits.
