@@ -10,6 +10,7 @@ mod files;
 mod invariants;
 mod ports;
 mod rooms;
+mod tour;
 
 use anyhow::Result;
 
@@ -57,6 +58,7 @@ pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
     ports::check(&sources, &mut findings);
     columns::check(&workspace.root, &sources, &mut findings)?;
     doors::check(&sources, &mut findings);
+    tour::check(&workspace.root, &mut findings)?;
 
     for problem in &findings.problems {
         println!("    {problem}");
