@@ -304,8 +304,8 @@ impl Ring {
         Publication::new(self, worker)
     }
 
-    /// How many publications have ended, after each of which workers that were refused a part may get
-    /// one; waits for the end of one under way. Always 0 without [`RingSpec::max_age`].
+    /// How many publications have ended, after each of which workers that were refused a part may
+    /// get one; waits for the end of one under way. Always 0 without [`RingSpec::max_age`].
     #[must_use]
     pub fn publications(&self) -> u64 {
         let ended = |states: &mut SlabStates| states.publications();

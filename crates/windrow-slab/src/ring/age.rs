@@ -112,8 +112,8 @@ impl SlabStates {
             .is_some_and(|progress| progress.is_granted)
     }
 
-    /// How many publications have ended; `None` while workers claim nothing, since weights are being
-    /// replaced.
+    /// How many publications have ended; `None` while workers claim nothing, since weights are
+    /// being replaced.
     pub(super) fn publications(&self) -> Option<u64> {
         if self.spec.max_age.is_none() {
             return Some(0);
