@@ -73,6 +73,9 @@ const MESSAGES: &str = "messages";
 /// The variable that says how often.
 const VARIABLE: &str = "WINDROW_KILLS";
 
+/// The test in which parts grow old, and the variable that says how many frames it collects.
+const AGES: (&str, &str) = ("ages", "WINDROW_FRAMES");
+
 /// Whether a test target makes faults, so many of them that they are a step of their own.
 pub(crate) fn is_step(test: &str) -> bool {
     test == WORKERS_TEST
@@ -126,6 +129,14 @@ pub(crate) fn change(root: &Path, changes: &Changes) -> Result<bool> {
     )
 }
 
+/// Collects as many frames while weights are published at any moment; `false` when a part was too
+/// old, or a frame was lost.
+pub(crate) fn ages(root: &Path, frames: u64) -> Result<bool> {
+    let (test, variable) = AGES;
+    let mut command = cargo::test(root, Selection::WithoutCandle, test);
+    counted(command.env(variable, frames.to_string()))
+}
+
 fn inject(mut command: Command, times: u32) -> Result<bool> {
     counted(command.env(VARIABLE, times.to_string()))
 }
@@ -154,7 +165,13 @@ fn reports(line: &str) -> bool {
 
 /// Whether a program says in this line how often it made its fault or change.
 fn counts(line: &str) -> bool {
-    let what = [" kills, ", " faults, ", " changes, ", " messages, "];
+    let what = [
+        " kills, ",
+        " faults, ",
+        " changes, ",
+        " messages, ",
+        " frames checked, ",
+    ];
     what.iter().any(|what| line.contains(what))
 }
 
@@ -169,6 +186,7 @@ mod tests {
             "50 faults, 0 duplicates",
             "2000 changes, 8 rows checked",
             "10000 messages, 0 panics",
+            "192 cells, 60000 frames checked, 0 violations",
         ] {
             assert!(counts(line) && reports(line), "{line}");
         }

@@ -1,5 +1,5 @@
-//! The tasks of the workspace: `cargo xtask test`, `bench`, `board`, `certify`, `docs`, `faults`,
-//! `figures`, `formats`, `models`, `sanitize`, `stale`, `tidy`, `wheels`.
+//! The tasks of the workspace: `cargo xtask test`, `age`, `bench`, `board`, `certify`, `docs`,
+//! `faults`, `figures`, `formats`, `models`, `sanitize`, `stale`, `tidy`, `wheels`.
 //!
 //! Continuous integration and developers run the same: `.ci/run` only calls `cargo xtask test`.
 #![forbid(unsafe_code)]
@@ -59,6 +59,13 @@ enum Task {
         /// Check `windrow-candle` and `windrow-examples-candle` too (builds a learning framework)
         #[arg(long)]
         examples: bool,
+    },
+    /// Collects frames with each class of collector while weights are published at any moment, and
+    /// checks that no part is older than `max_lag` allows
+    Age {
+        /// Frames in threads; a hundredth of them are collected in processes
+        #[arg(long, default_value_t = 10_000_000)]
+        frames: u64,
     },
     /// Runs a benchmark of `crates/windrow/benches`, or `python`, `processes-python`, `pictures` or
     /// `scripts`, those of the Python package
@@ -142,6 +149,7 @@ fn perform(task: Task) -> Result<bool> {
     match task {
         Task::Test { examples: true } => suite::run(&root, Selection::All),
         Task::Test { examples: false } => suite::run(&root, Selection::WithoutCandle),
+        Task::Age { frames } => faults::ages(&root, frames),
         Task::Bench(request) => bench::run(&root, &request),
         Task::Board { arguments } => board::run(&root, &arguments),
         Task::Certify(request) => certify::run(&root, &request),

@@ -48,6 +48,7 @@ pub(crate) fn run(root: &Path, selection: Selection) -> Result<bool> {
         Verdict::of_program(&mut command, why)
     });
     report.step("clippy", || clippy(root, selection));
+    report.step("features", || features(root));
     report.step("tidy", || tidy::verdict(&workspace));
 
     let mut python = None;
@@ -90,6 +91,27 @@ fn clippy(root: &Path, selection: Selection) -> Result<Verdict> {
     command.args(selection.arguments());
     command.args(["--", "-D", "warnings"]);
     Verdict::of_program(&mut command, "clippy has something to say")
+}
+
+/// Builds the crates with fewer environments than all other steps have.
+fn features(root: &Path) -> Result<Verdict> {
+    for chosen in [
+        "-p windrow-env",
+        "-p windrow-env --features gym",
+        "-p windrow-env --features mujoco",
+        "-p windrow",
+    ] {
+        let mut command = cargo::command(root, "clippy --no-default-features");
+        command
+            .args(chosen.split(' '))
+            .args(["--", "-D", "warnings"]);
+        let why = format!("`{chosen} --no-default-features` does not build without warnings");
+        let verdict = Verdict::of_program(&mut command, &why)?;
+        if verdict != Verdict::Passed {
+            return Ok(verdict);
+        }
+    }
+    Ok(Verdict::Passed)
 }
 
 /// Unit and integration tests, and those of examples, without comparisons and deaths of workers

@@ -10,6 +10,7 @@ mod files;
 mod invariants;
 mod ports;
 mod rooms;
+mod tour;
 
 use anyhow::Result;
 
@@ -50,12 +51,14 @@ pub(crate) fn verdict(workspace: &Workspace) -> Result<Verdict> {
     files::check_roots(workspace, &sources, &mut findings);
     arrows::check(workspace, &mut findings);
     rooms::check(&sources, &mut findings);
+    rooms::check_envs(&sources, &mut findings);
     engine::check(&sources, &mut findings);
     invariants::check(&sources, &mut findings);
     invariants::check_list(&sources, &mut findings);
     ports::check(&sources, &mut findings);
     columns::check(&workspace.root, &sources, &mut findings)?;
     doors::check(&sources, &mut findings);
+    tour::check(&workspace.root, &mut findings)?;
 
     for problem in &findings.problems {
         println!("    {problem}");

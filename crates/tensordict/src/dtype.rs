@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::{Result, TensorError};
+
 /// Element type of a tensor.
 ///
 /// The names are those of NumPy and PyTorch, so that a printed batch reads the same in Rust and in
@@ -71,6 +73,24 @@ impl DType {
             DType::I32 | DType::F32 => 4,
             DType::I64 | DType::F64 => 8,
             DType::Bytes => size_of::<crate::Cell>(),
+        }
+    }
+
+    /// Checks `bytes` for what this element type cannot hold.
+    ///
+    /// # Errors
+    /// [`TensorError::BoolByte`] when a bool is neither 0 nor 1.
+    pub(crate) fn check(self, bytes: &[u8]) -> Result<()> {
+        let index = match self {
+            DType::Bool => bytes.iter().position(|&byte| byte > 1),
+            _ => None,
+        };
+        match index {
+            Some(index) => Err(TensorError::BoolByte {
+                byte: bytes[index],
+                index,
+            }),
+            None => Ok(()),
         }
     }
 

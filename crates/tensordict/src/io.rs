@@ -8,9 +8,8 @@ mod decode;
 mod encode;
 mod file;
 mod layout;
-mod packed;
 
-pub use packed::Packing;
+pub use encode::Encoding;
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ use crate::{DType, NestedKey, Shape};
 /// one step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct LeafSpec {
     /// Name of the entry.
     pub key: NestedKey,

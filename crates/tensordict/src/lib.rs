@@ -19,7 +19,7 @@ pub use buffer::HeapBuffer;
 pub use byte_strings::{Cell, Extent};
 pub use dtype::{DType, Element, not_numbers};
 pub use error::{Result, TensorError};
-pub use io::Packing;
+pub use io::Encoding;
 pub use key::{AsKey, NestedKey};
 pub use leaf::LeafSpec;
 pub use shape::{Shape, Strides, row_major};

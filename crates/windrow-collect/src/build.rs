@@ -10,12 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensordict::NestedKey;
+use tracing::warn;
 use windrow_env::EnvSpec;
 use windrow_policy::{Policy, PolicySpec};
-use windrow_slab::{Layout, LeafSpec, PartOrder, RecordSpec, RingSpec, Shares, Sink, SlabError};
+use windrow_slab::{
+    Layout, LeafSpec, MaxAge, PartOrder, RecordSpec, RingSpec, Shares, Sink, SlabError,
+};
 use windrow_sync::atomic::{AtomicBool, AtomicU64};
 use windrow_sync::{Interrupt, Mutex};
 
+use crate::TARGET;
 use crate::config::builder::CollectorBuilder;
 use crate::config::options::CollectorConfig;
 use crate::config::plan::{CatResults, Delivery, OnLoss, Placement};
@@ -90,6 +94,7 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
     let policy = new.bind(&spec, &chosen.interrupt)?;
     check_mask_is_free(&policy, &spec)?;
     let reference = reference(&reference_maker, &policy)?;
+    check_max_lag(config, &*reference)?;
     let backend = policy.backend;
     let statistics = SharedStatistics::new(&reference_maker.config, new.statistics())?;
     let record = record(config, &spec, policy.columns.clone(), statistics.notes());
@@ -127,6 +132,7 @@ fn build<S: LastStage>(chosen: CollectorBuilder, stage: S) -> Result<Collector<S
         reference,
         backend,
         (chosen.updater, chosen.weight_source),
+        (chosen.interrupt.clone(), config.step_timeout),
     );
     let core = core(
         config,
@@ -181,6 +187,7 @@ fn core(
         plan: config.plan(),
         cat_results: config.cat_results,
         preempting: config.preemptive_threshold.is_some(),
+        ages_are_bounded: config.max_lag.is_some(),
         num_envs,
         dimensions: spec.dimensions.into_iter().filter(|_| are_all).collect(),
         deltas: spec.deltas,
@@ -301,6 +308,7 @@ fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), ArgumentEr
         });
     }
     check_step_timeout(config)?;
+    report_idle_workers(config, workers);
     let Some(threshold) = config.preemptive_threshold else {
         return Ok(());
     };
@@ -324,6 +332,34 @@ fn check_plan(config: &CollectorConfig, workers: usize) -> Result<(), ArgumentEr
         });
     }
     Ok(())
+}
+
+/// Refuses to bound the age of weights that others replace than the collector.
+fn check_max_lag(config: &CollectorConfig, reference: &dyn Policy) -> Result<(), ArgumentError> {
+    match config.max_lag.is_some() && reference.version().is_some() {
+        true => Err(ArgumentError::Needs {
+            name: "max_lag",
+            needs: "a policy whose weights the collector publishes: those of a remote policy are replaced at its server",
+        }),
+        false => Ok(()),
+    }
+}
+
+/// Says when `max_lag` lets some workers wait while others collect.
+fn report_idle_workers(config: &CollectorConfig, workers: usize) {
+    let Some(max_lag) = config.max_lag else {
+        return;
+    };
+    let plan = config.plan();
+    let per_batch = plan.slabs_per_batch();
+    let enough = workers.saturating_sub(per_batch).div_ceil(per_batch);
+    if plan.delivery != Delivery::Synchronous && max_lag < enough {
+        let at_once = per_batch * (max_lag + 1);
+        warn!(
+            target: TARGET, max_lag, enough,
+            "at most {at_once} of {workers} workers collect at once, so that no batch is older than max_lag allows"
+        );
+    }
 }
 
 /// Whether others fill the parts of a worker that they go on without.
@@ -392,7 +428,12 @@ fn unbuilt(
 
 fn ring_spec(config: &CollectorConfig, workers: usize) -> RingSpec {
     let plan = config.plan();
+    let max_age = config.max_lag.map(|epochs| MaxAge {
+        epochs,
+        slabs_per_batch: plan.slabs_per_batch(),
+    });
     let ahead = plan.ahead(workers);
+    let ahead = max_age.map_or(ahead, |max| ahead.min(max.ahead()));
     RingSpec {
         order: plan.order(),
         workers,
@@ -400,12 +441,13 @@ fn ring_spec(config: &CollectorConfig, workers: usize) -> RingSpec {
         max_slabs: if config.return_same_td {
             1
         } else {
-            config.max_slabs.max(ahead + 2)
+            config.max_slabs.max(ahead + 1 + plan.slabs_per_batch())
         },
         cut_after: config
             .preemptive_threshold
             .filter(|threshold| *threshold < 1.0)
             .map(|threshold| (workers as f64 * threshold) as usize),
+        max_age,
     }
 }
 

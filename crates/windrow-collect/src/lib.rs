@@ -44,6 +44,8 @@ pub use probe::{
 };
 #[cfg(target_os = "linux")]
 pub use process::{MemberError, Parallel, ParallelEnvs, ParallelHandle, WorkerMain, worker_main};
+#[doc(hidden)]
+pub use shared::publisher::WeightUpdate;
 pub use shared::stats::{PolicyLag, Stats, WorkerStats};
 pub use trajectories::{TrajFormat, TrajectoryBatcher};
 #[cfg(target_os = "linux")]

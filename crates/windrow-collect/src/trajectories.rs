@@ -28,6 +28,7 @@ const SLACK: usize = 4;
 /// The layout of whole trajectories in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum TrajFormat {
     /// One row each, `[trajectories, longest]`: zeros after the end, where ids are -1, and
     /// `("collector", "mask")`, `bool`, which is true before it. The second dimension is named

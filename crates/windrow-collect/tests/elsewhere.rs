@@ -173,7 +173,7 @@ fn a_worker_runs_nothing_of_a_collector_that_has_not_proved_who_it_is() {
     writeln!(worker.stdin.take().unwrap(), "{invitation}").unwrap();
     let (socket, _) = listener.accept().unwrap();
     let socket = std::sync::Arc::new(Socket::from(socket));
-    let mut wire = Wire::new(Stream::server(socket, None).unwrap(), 3);
+    let mut wire = Wire::new(Stream::server(socket, None).unwrap(), 4);
     let soon = || Deadline::after(Duration::from_secs(20));
     let wrong = windrow_peer::net::Secret::new(b"another");
     wire.greet_client(Some(&wrong), soon()).unwrap_err();

@@ -3,7 +3,7 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::EnvError;
 
@@ -66,18 +66,6 @@ impl Arguments {
         }
     }
 
-    /// The same, with the entries of the object `defaults` that these do not give. Packed arguments
-    /// stay as they are.
-    pub(crate) fn with_defaults(&self, defaults: &Value) -> Self {
-        let mut merged = defaults.clone();
-        match (&self.0, merged.as_object_mut()) {
-            (Form::None, _) => {}
-            (Form::Plain(Value::Object(given)), Some(merged)) => merged.extend(given.clone()),
-            _ => return self.clone(),
-        }
-        Self(Form::Plain(merged))
-    }
-
     /// Whether there are none.
     #[must_use]
     pub fn is_none(&self) -> bool {
@@ -89,13 +77,27 @@ impl Arguments {
     /// # Errors
     /// [`EnvError::Unreadable`] with the arguments and the reason.
     pub fn read<A: DeserializeOwned>(&self, name: &str) -> Result<A, EnvError> {
-        let nothing = Value::Object(serde_json::Map::new());
-        let given = match &self.0 {
-            Form::Packed(bytes) => {
+        self.read_over(name, &Value::Object(Map::new()))
+    }
+
+    /// As [`read`](Self::read), with the entries of the object `defaults` that these do not give.
+    /// Packed arguments stay as they are.
+    pub(crate) fn read_over<A: DeserializeOwned>(
+        &self,
+        name: &str,
+        defaults: &Value,
+    ) -> Result<A, EnvError> {
+        let mut merged = defaults.clone();
+        let given = match (&self.0, merged.as_object_mut()) {
+            (Form::Packed(bytes), _) => {
                 return postcard::from_bytes(bytes).map_err(|error| unreadable(name, &error));
             }
-            Form::Plain(given) => given,
-            Form::None => &nothing,
+            (Form::Plain(Value::Object(given)), Some(all)) => {
+                all.extend(given.clone());
+                &merged
+            }
+            (Form::Plain(given), _) => given,
+            (Form::None, _) => &merged,
         };
         A::deserialize(given).map_err(|error| EnvError::Unreadable {
             what: format!("the arguments {} of {name}", short(given)),

@@ -3,16 +3,7 @@
 use tensordict::Element;
 use windrow_slab::{Key, RowBlock};
 
-use crate::{Env, EnvError, EnvRegistry, Outcome};
-
-/// Ids of the environments that need nothing to be installed.
-pub(crate) fn native_ids() -> Vec<String> {
-    let registry = EnvRegistry::builtin();
-    let ids = registry.names();
-    #[cfg(feature = "mujoco")]
-    let ids = ids.filter(|id| !crate::mujoco::MUJOCO_IDS.contains(id));
-    ids.map(str::to_owned).collect()
-}
+use crate::{Env, EnvError, Outcome};
 
 pub(crate) struct Driver<E> {
     env: E,

@@ -2,6 +2,11 @@ use windrow_slab::{Row, RowMut};
 
 use crate::{AtOnce, EnvError, EnvSpec, StateVisitor};
 
+/// The name under which rewards are observed in double precision (`float64`, before they are
+/// rounded), where the argument `info` of an environment has it: those of MuJoCo and of tables,
+/// such as `Taxi-v4`. Gymnasium's `info` has no such entry.
+pub const EXACT_REWARD: &str = "exact_reward";
+
 /// One environment. It writes into lent rows and keeps no reference to them.
 ///
 /// An episode starts with [`reset`](Env::reset) and lasts until [`step`](Env::step) reports

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod builtin;
 mod choice;
 mod domain;
 #[cfg(test)]
@@ -9,13 +10,18 @@ mod driver;
 mod env;
 mod error;
 mod factory;
+#[cfg(feature = "gym")]
+mod gym;
+#[cfg(any(feature = "gym", feature = "mujoco"))]
+mod info;
 mod joined;
 #[cfg(feature = "mujoco")]
 mod mujoco;
 pub mod names;
-mod native;
 mod next_step;
 mod number;
+#[cfg(any(feature = "gym", feature = "mujoco"))]
+mod numpy_pow;
 mod pool;
 mod recipe;
 pub mod recipe_form;
@@ -37,19 +43,19 @@ mod wrappers;
 
 pub use arguments::Arguments;
 pub use choice::{ChoiceCode, largest};
-pub use env::{Env, Outcome};
+pub use env::{EXACT_REWARD, Env, Outcome};
 pub use error::{EnvError, VecEnvError};
 pub use factory::{EnvFactory, IntoVecEnv, sole};
+#[cfg(feature = "gym")]
+pub use gym::{
+    Acrobot, Blackjack, CartPole, CliffWalking, FrozenLake, MountainCar, MountainCarContinuous,
+    Pendulum, Taxi,
+};
 pub use joined::Joined;
 #[cfg(feature = "mujoco")]
 pub use mujoco::{
     Field, MUJOCO_IDS, MujocoEnv, MujocoEnvs, MujocoModel, MujocoTask, Setting, Settings,
     Simulation, mujoco_arguments, mujoco_version,
-};
-pub use native::info::EXACT_REWARD;
-pub use native::{
-    Acrobot, Blackjack, CartPole, CliffWalking, FrozenLake, MountainCar, MountainCarContinuous,
-    Pendulum, Taxi,
 };
 pub use next_step::NextStep;
 pub use pool::{Answer, AsyncEnvPool, Command, PoolError, PoolOutput, RecvOptions};

@@ -18,4 +18,4 @@ pub use settings::{Setting, Settings};
 
 pub use gymnasium::{IDS as MUJOCO_IDS, mujoco_arguments, mujoco_version};
 
-pub(crate) use gymnasium::{make, mujoco_info};
+pub(crate) use gymnasium::entries;

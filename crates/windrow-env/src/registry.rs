@@ -7,16 +7,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock, OnceLock};
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 
 use crate::arguments::Arguments;
+use crate::builtin::ROOMS;
 use crate::names::near;
-use crate::{
-    Acrobot, Blackjack, CartPole, CliffWalking, Env, EnvError, FrozenLake, MountainCar,
-    MountainCarContinuous, Pendulum, Serial, Taxi, TimeLimit, VecEnv,
-};
+use crate::{Env, EnvError, Serial, VecEnv};
 
 /// Things that are made by name: `M` makes those of one name, given its arguments.
 #[derive(Clone)]
@@ -143,40 +139,33 @@ impl NamedEnv {
         R: IntoEnv,
     {
         let single = factory.clone();
-        Self {
-            one: Arc::new(move |id, arguments| {
-                Ok(Box::new(single(read(arguments, id)?).into_env()?))
-            }),
-            many: Arc::new(move |id, arguments, num_envs| {
+        Self::of(
+            move |id, arguments| Ok(Box::new(single(read(arguments, id)?).into_env()?)),
+            move |id, arguments, num_envs| {
                 let make = || factory(read(arguments, id)?).into_env();
                 let envs = crate::factory::many(num_envs, make)?;
                 let envs = envs.into_iter().collect::<Result<_, _>>()?;
                 Ok(Box::new(Serial::new(envs)?))
-            }),
-            info: Vec::new(),
-        }
+            },
+            Vec::new(),
+        )
     }
 
-    /// Environments with arguments, some of which the id gives itself: `given`. Several are copies
-    /// of one, and share what never changes.
-    fn alike<A, E, F>(given: Value, info: &'static [&'static str], factory: F) -> Self
-    where
-        A: DeserializeOwned + 'static,
-        E: Env + Clone + 'static,
-        F: Fn(&str, A) -> Result<E, EnvError> + Clone + Send + Sync + 'static,
-    {
-        let made = move |id: &str, arguments: &Arguments| {
-            factory(id, arguments.with_defaults(&given).read(id)?)
-        };
-        let single = made.clone();
+    /// Environments that `one` makes one of, and `many` several, each given an id and arguments.
+    /// They observe these entries of `info` where their argument `info` names them, each with
+    /// whether resets return it, too.
+    pub(crate) fn of(
+        one: impl Fn(&str, &Arguments) -> Result<Box<dyn Env>, EnvError> + Send + Sync + 'static,
+        many: impl Fn(&str, &Arguments, usize) -> Result<Box<dyn VecEnv>, EnvError>
+        + Send
+        + Sync
+        + 'static,
+        info: Vec<(&'static str, bool)>,
+    ) -> Self {
         Self {
-            one: Arc::new(move |id, arguments| Ok(Box::new(single(id, arguments)?))),
-            many: Arc::new(move |id, arguments, num_envs| {
-                let first = made(id, arguments)?;
-                let envs = crate::factory::many(num_envs, || first.clone())?;
-                Ok(Box::new(Serial::new(envs)?))
-            }),
-            info: info.iter().map(|&name| (name, true)).collect(),
+            one: Arc::new(one),
+            many: Arc::new(many),
+            info,
         }
     }
 
@@ -190,75 +179,6 @@ impl NamedEnv {
     }
 }
 
-/// Arguments of classic control.
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct ClassicControl {
-    /// See [`CartPole::with_fast_math`].
-    fast_math: bool,
-}
-
-/// Gymnasium's classic control.
-fn classic_control() -> [(&'static str, NamedEnv); 5] {
-    fn named<E: Env + Clone + 'static>(env: fn() -> TimeLimit<E>, fast: fn(E) -> E) -> NamedEnv {
-        let made = move |_: &str, given: ClassicControl| {
-            Ok(match given.fast_math {
-                true => env().map(fast),
-                false => env(),
-            })
-        };
-        NamedEnv::alike(json!({}), &[], made)
-    }
-    [
-        ("CartPole-v1", named(CartPole::v1, CartPole::with_fast_math)),
-        ("Pendulum-v1", named(Pendulum::v1, Pendulum::with_fast_math)),
-        (
-            "MountainCar-v0",
-            named(MountainCar::v0, MountainCar::with_fast_math),
-        ),
-        (
-            "MountainCarContinuous-v0",
-            named(
-                MountainCarContinuous::v0,
-                MountainCarContinuous::with_fast_math,
-            ),
-        ),
-        ("Acrobot-v1", named(Acrobot::v1, Acrobot::with_fast_math)),
-    ]
-}
-
-/// Gymnasium's toy texts, with the arguments and the limits that it registers them with.
-fn toy_text() -> [(&'static str, NamedEnv); 6] {
-    const PROB: &[&str] = &["prob"];
-    let lake = |map: &str, limit| {
-        NamedEnv::alike(
-            json!({"map_name": map}),
-            PROB,
-            move |id, lake: FrozenLake| Ok(TimeLimit::of(lake.env(id)?, limit)),
-        )
-    };
-    let cliff = |is_slippery: bool| {
-        let given = json!({"is_slippery": is_slippery});
-        NamedEnv::alike(given, PROB, |id, cliff: CliffWalking| cliff.env(id))
-    };
-    let taxi = |id: &str, taxi: Taxi| Ok(TimeLimit::of(taxi.env(id)?, 200));
-    let blackjack = |id: &str, rules: Blackjack| Ok(rules.env(id));
-    [
-        ("FrozenLake-v1", lake("4x4", 100)),
-        ("FrozenLake8x8-v1", lake("8x8", 200)),
-        ("CliffWalking-v1", cliff(false)),
-        ("CliffWalkingSlippery-v1", cliff(true)),
-        (
-            "Taxi-v4",
-            NamedEnv::alike(json!({}), &["prob", "action_mask"], taxi),
-        ),
-        (
-            "Blackjack-v1",
-            NamedEnv::alike(json!({"sab": true}), &[], blackjack),
-        ),
-    ]
-}
-
 /// The registry that the program has installed.
 static INSTALLED: OnceLock<EnvRegistry> = OnceLock::new();
 
@@ -266,12 +186,9 @@ impl EnvRegistry {
     /// The environments that come with windrow.
     #[must_use]
     pub fn builtin() -> Self {
-        let own = classic_control().into_iter().chain(toy_text());
-        let own = own.map(|(id, maker)| (id.to_owned(), maker));
-        #[cfg(feature = "mujoco")]
-        let own = own.chain(mujoco_envs());
+        let entries = ROOMS.iter().flat_map(|room| room());
         Self {
-            makers: own.collect(),
+            makers: entries.map(|(id, maker)| (id.to_owned(), maker)).collect(),
         }
     }
 
@@ -367,11 +284,11 @@ impl EnvRegistry {
         A: DeserializeOwned + 'static,
         F: Fn(A, usize) -> Result<Box<dyn VecEnv>, EnvError> + Send + Sync + 'static,
     {
-        let vectors = NamedEnv {
-            one: Arc::new(|id, _| Err(EnvError::OnlyVectors { id: id.to_owned() })),
-            many: Arc::new(move |id, arguments, num_envs| factory(arguments.read(id)?, num_envs)),
-            info: Vec::new(),
-        };
+        let vectors = NamedEnv::of(
+            |id, _| Err(EnvError::OnlyVectors { id: id.to_owned() }),
+            move |id, arguments, num_envs| factory(arguments.read(id)?, num_envs),
+            Vec::new(),
+        );
         self.add(id, vectors)
     }
 
@@ -401,22 +318,6 @@ impl EnvRegistry {
     ) -> Result<Box<dyn VecEnv>, EnvError> {
         (self.maker(id)?.many)(id, arguments, num_envs)
     }
-}
-
-/// Those of MuJoCo, whose library and models are found when they are made.
-#[cfg(feature = "mujoco")]
-fn mujoco_envs() -> impl Iterator<Item = (String, NamedEnv)> {
-    use crate::mujoco::{MUJOCO_IDS, make, mujoco_info};
-    let one: Arc<One> =
-        Arc::new(|id, arguments| Ok(Box::new(make(id, &arguments.read(id)?, 1)?.single()?)));
-    let many: Arc<Many> =
-        Arc::new(|id, arguments, envs| Ok(Box::new(make(id, &arguments.read(id)?, envs)?)));
-    let named = move |id: &str| {
-        let (one, many) = (Arc::clone(&one), Arc::clone(&many));
-        let info = mujoco_info(id);
-        (id.to_owned(), NamedEnv { one, many, info })
-    };
-    MUJOCO_IDS.into_iter().map(named)
 }
 
 /// Return types of registered factories: an environment, or a [`Result`] of one.
@@ -466,38 +367,9 @@ pub fn make_vec(id: &str, num_envs: usize) -> Result<Box<dyn VecEnv>, EnvError> 
 
 #[cfg(test)]
 mod tests {
-    use windrow_slab::RowBlock;
-
     use super::*;
-    use crate::driver::native_ids;
     use crate::testing::CountingEnv;
-    use crate::{EnvFactory, EnvRecipe, Outcomes, Reset, StateVisitor, TimeLimit};
-
-    #[test]
-    fn builtin_environments_are_made_with_their_own_limits() {
-        let limits = native_ids()
-            .into_iter()
-            .map(|id| (id.clone(), make(&id).unwrap().spec().max_episode_steps))
-            .collect::<Vec<_>>();
-        let expected = [
-            ("Acrobot-v1", Some(500)),
-            ("Blackjack-v1", None),
-            ("CartPole-v1", Some(500)),
-            ("CliffWalking-v1", None),
-            ("CliffWalkingSlippery-v1", None),
-            ("FrozenLake-v1", Some(100)),
-            ("FrozenLake8x8-v1", Some(200)),
-            ("MountainCar-v0", Some(200)),
-            ("MountainCarContinuous-v0", Some(999)),
-            ("Pendulum-v1", Some(200)),
-            ("Taxi-v4", Some(200)),
-        ];
-        assert_eq!(limits, expected.map(|(id, limit)| (id.to_owned(), limit)));
-        for (id, _) in expected {
-            let envs = make_vec(id, 3).unwrap();
-            assert_eq!((envs.num_envs(), envs.spec().id.as_str()), (3, id));
-        }
-    }
+    use crate::{EnvFactory, EnvRecipe, TimeLimit};
 
     #[test]
     fn unknown_ids_come_with_near_ones() {
@@ -622,122 +494,6 @@ mod tests {
         );
         let unwritable = EnvRecipe::of("Limited").with_arguments(&BTreeMap::from([((1, 2), 3)]));
         assert!(matches!(unwritable, Err(EnvError::Unreadable { .. })));
-    }
-
-    #[test]
-    fn arguments_go_before_those_of_the_id() {
-        let registry = EnvRegistry::builtin();
-        let states = |id: &str, arguments: Value| {
-            let recipe = EnvRecipe::of(id).with_arguments(&arguments).unwrap();
-            let envs = recipe
-                .build_from(&registry, 2)
-                .map_err(|error| error.to_string())?;
-            Ok::<_, String>(envs.spec().observation.choices().unwrap()[0])
-        };
-        assert_eq!(
-            states("FrozenLake8x8-v1", json!({"is_slippery": false})),
-            Ok(64)
-        );
-        assert_eq!(
-            states("FrozenLake8x8-v1", json!({"map_name": "4x4"})),
-            Ok(16)
-        );
-        assert_eq!(
-            states("FrozenLake-v1", json!({"desc": ["SF", "HG", "FF"]})),
-            Ok(6)
-        );
-        let error = states("FrozenLake-v1", json!({"map_name": null})).unwrap_err();
-        assert!(
-            error.contains("invalid type: null, expected a string"),
-            "{error}"
-        );
-        assert_eq!(
-            registry.info("Taxi-v4").unwrap(),
-            [("prob", true), ("action_mask", true)]
-        );
-        assert!(registry.info("Taxi").is_err());
-    }
-
-    /// The states of `envs` after some steps, each with the first action.
-    fn after_steps(mut envs: Box<dyn VecEnv>) -> Vec<u8> {
-        let count = envs.num_envs();
-        let actions = RowBlock::new(&envs.spec().action_leaves(), count).unwrap();
-        let mut obs = RowBlock::new(&envs.spec().observation_leaves(), count).unwrap();
-        let seeded = |env| Reset {
-            env,
-            seed: Some(env as u64),
-        };
-        let resets: Vec<_> = (0..count).map(seeded).collect();
-        envs.reset(&resets, obs.rows_mut()).unwrap();
-        for _ in 0..100 {
-            let outcomes = Outcomes {
-                reward: &mut vec![0.0; count],
-                terminated: &mut vec![false; count],
-                truncated: &mut vec![false; count],
-            };
-            envs.step(actions.rows(), obs.rows_mut(), outcomes).unwrap();
-        }
-        let mut state = StateVisitor::saving();
-        envs.visit_state(&mut state).unwrap();
-        state.finish().unwrap()
-    }
-
-    /// A state without a name that stands in it, and the byte of its length.
-    fn without(state: &[u8], name: &str) -> Vec<u8> {
-        let (mut kept, mut rest) = (Vec::new(), state);
-        let place = |rest: &[u8]| {
-            rest.windows(name.len())
-                .position(|at| at == name.as_bytes())
-        };
-        while let Some(at) = place(rest) {
-            kept.extend(&rest[..at - 1]);
-            rest = &rest[at + name.len()..];
-        }
-        kept.extend(rest);
-        kept
-    }
-
-    #[test]
-    fn classic_control_takes_fast_math() {
-        let registry = EnvRegistry::builtin();
-        let ids = classic_control().map(|(id, _)| id);
-        for id in ids {
-            let built = |arguments: Value| {
-                let recipe = EnvRecipe::of(id).with_arguments(&arguments).unwrap();
-                recipe.build_from(&registry, 9)
-            };
-            let [plain, exact, fast] = [
-                json!({}),
-                json!({"fast_math": false}),
-                json!({"fast_math": true}),
-            ]
-            .map(|arguments| after_steps(built(arguments).unwrap()));
-            assert_eq!(exact, plain, "{id}");
-            let names =
-                ["exact arithmetic", "fast_math"].map(|name| format!("the state of {name}"));
-            let [of_exact, of_fast] = &names;
-            for (saved, fast_math, expected, got) in [
-                (&exact, true, of_fast, of_exact),
-                (&fast, false, of_exact, of_fast),
-            ] {
-                let mut other = built(json!({ "fast_math": fast_math })).unwrap();
-                let error = other.visit_state(&mut StateVisitor::loading(saved));
-                assert_eq!(
-                    error.unwrap_err().to_string(),
-                    format!("the state does not fit: expected {expected}, got {got}")
-                );
-            }
-            let [exact, fast] = [without(&exact, of_exact), without(&fast, of_fast)];
-            // This one rounds its state to `f32`, where a last bit hardly shows.
-            assert!(fast != exact || id == "MountainCarContinuous-v0", "{id}");
-            let error = built(json!({"fast": true})).err().unwrap();
-            assert_eq!(
-                error.to_string(),
-                format!(
-                    "the arguments {{\"fast\":true}} of {id} cannot be read: unknown field `fast`, expected `fast_math`"
-                )
-            );
-        }
     }
 
     #[test]

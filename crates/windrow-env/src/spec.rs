@@ -334,10 +334,7 @@ impl EnvSpec {
     /// [any](Self::any_integers). Choices have one type.
     #[must_use]
     pub fn column_for(&self, leaf: &LeafSpec, dtype: DType) -> LeafSpec {
-        let column = LeafSpec {
-            dtype,
-            ..leaf.clone()
-        };
+        let column = LeafSpec::new(leaf.key.clone(), dtype, &leaf.shape);
         let specs = self.action.leaves("action");
         let is_choice =
             |(key, spec): &(NestedKey, &Spec)| *key == leaf.key && spec.choices().is_some();

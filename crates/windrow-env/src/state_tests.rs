@@ -3,7 +3,7 @@
 use tensordict::for_dtype;
 use windrow_slab::{Key, LeafSpec, RowBlock};
 
-use crate::driver::native_ids;
+use crate::gym::ids;
 use crate::testing::{Ending, LedgerEnv};
 use crate::{
     ActionDiscretizer, AnyTransform, CatFrames, EnvError, EnvFactory, EnvRecipe,
@@ -129,8 +129,8 @@ fn seen() -> Keys {
 
 #[test]
 fn all_native_environments_go_on_from_their_states() {
-    for id in native_ids() {
-        assert_goes_on(&id, || id.build(3).unwrap());
+    for id in ids() {
+        assert_goes_on(id, || id.build(3).unwrap());
     }
     let fickle = Taxi {
         is_rainy: true,

@@ -121,7 +121,7 @@ impl Batch {
             model: Arc::clone(model),
             simulations,
             state: NonNull::new(state).ok_or_else(|| refused("it has no state".to_owned()))?,
-            state_len: usize::try_from(len).unwrap_or(0),
+            state_len: usize::try_from(len).expect("The length of a state is not negative."),
             outputs: Vec::new(),
         })
     }
@@ -146,12 +146,16 @@ impl Batch {
         let first = unsafe {
             (self.api().state_component)(self.raw.as_ptr(), component as c_int, &raw mut len)
         };
-        let len = usize::try_from(len).unwrap_or(0);
-        let start = (first as usize).wrapping_sub(self.state.as_ptr() as usize) / size_of::<f64>();
-        match len <= self.state_len && start <= self.state_len - len {
-            true => start..start + len,
-            false => 0..0,
+        let len = usize::try_from(len).expect("The length of a component is not negative.");
+        if len == 0 {
+            // Such as the velocities of a model without joints.
+            return 0..0;
         }
+        let bytes = (first as usize).checked_sub(self.state.as_ptr() as usize);
+        let start = bytes.map(|bytes| bytes / size_of::<f64>());
+        let start = start.filter(|start| start.saturating_add(len) <= self.state_len);
+        let start = start.expect("A component lies in the state that it is a part of.");
+        start..start + len
     }
 
     /// All that a simulation goes on from.
@@ -315,7 +319,7 @@ impl Batch {
             which.iter().all(exists),
             "There is no such simulation: {which:?}"
         );
-        c_int::try_from(which.len()).unwrap_or(c_int::MAX)
+        c_int::try_from(which.len()).expect("A `c_int` counts the ids.")
     }
 
     fn outcome(&self, failed: c_int, which: &[c_int]) -> Result<(), SimulationError> {

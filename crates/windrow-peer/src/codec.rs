@@ -1,5 +1,5 @@
-//! How messages are written: [postcard](https://docs.rs/postcard), the same by sockets and by
-//! lanes.
+//! How messages are written: [postcard](https://docs.rs/postcard), the same by sockets, by lanes
+//! and by connections.
 
 use std::any::type_name;
 
@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::ProcessError;
 
 /// Most bytes of a message that travels by a lane.
+#[cfg(target_os = "linux")]
 pub const LANE_BYTES: usize = 128;
 
 /// `message` as bytes, without a limit.
@@ -28,6 +29,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ProcessError> {
 }
 
 /// Writes `message` to the beginning of `place`, and gives its length; allocates nothing.
+#[cfg(target_os = "linux")]
 pub(crate) fn encode_into<T: Serialize>(
     message: &T,
     place: &mut [u8; LANE_BYTES],
@@ -76,7 +78,7 @@ pub mod json {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, target_os = "linux", not(loom)))]
 mod tests {
     use serde::Deserialize;
 

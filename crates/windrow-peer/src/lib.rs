@@ -7,7 +7,7 @@ pub mod net;
 
 #[cfg(target_os = "linux")]
 mod clock;
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", all(unix, feature = "net")))]
 mod codec;
 #[cfg(target_os = "linux")]
 mod control;
@@ -29,7 +29,9 @@ mod wire;
 #[cfg(target_os = "linux")]
 pub use clock::shared_clock;
 #[cfg(target_os = "linux")]
-pub use codec::{LANE_BYTES, decode, encode, json};
+pub use codec::LANE_BYTES;
+#[cfg(any(target_os = "linux", all(unix, feature = "net")))]
+pub use codec::{decode, encode, json};
 #[cfg(all(loom, target_os = "linux"))]
 pub use control::Dies;
 #[cfg(target_os = "linux")]
@@ -47,4 +49,4 @@ pub use roster::{EventQueue, Roster};
 #[cfg(target_os = "linux")]
 pub use supervise::{Death, Event, Supervisor};
 #[cfg(target_os = "linux")]
-pub use wire::{Frame, FrameReader, FrameWriter, MAX_BODY, MAX_FDS, Stream, send};
+pub use wire::{Frame, FrameReader, FrameWriter, Incoming, MAX_BODY, MAX_FDS, send};

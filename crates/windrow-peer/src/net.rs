@@ -13,7 +13,7 @@ mod stream;
 use std::io::{self, BufReader, Read, Write};
 
 pub use address::{Address, AddressError};
-pub use frame::{Frame, FrameError, HEAD};
+pub use frame::{Frame, FrameError, HEAD, Message};
 pub use greeting::{GreetingError, Secret};
 pub use listener::{Listener, has_bytes, has_gone, wait_for_end};
 pub use own_certificate::OwnCertificate;
@@ -22,7 +22,7 @@ pub use socket2::Socket;
 pub use strangers::Strangers;
 pub use stream::{ClientTls, Deadline, Stream, connect};
 
-/// Bytes of a body that are copied behind the header, so that both are sent at once.
+/// Bytes of a body that are copied behind the message, so that both are sent at once.
 const TOGETHER: usize = 64 << 10;
 
 /// Frames in both directions, behind an opening that says which version of a protocol they are of.
@@ -82,6 +82,7 @@ impl Wire {
         let body = frame.body.as_ref();
         let (first, rest) = body.split_at(body.len().min(TOGETHER));
         self.out.extend(frame.head()?);
+        self.out.extend_from_slice(&frame.message);
         self.out.extend_from_slice(first);
         self.flush(deadline)?;
         let stream = self.stream.get_mut();

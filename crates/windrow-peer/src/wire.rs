@@ -153,7 +153,7 @@ fn transmit(
 
 /// Whether more may come from a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
+pub enum Incoming {
     /// More may come; all that was there was read.
     Open,
     /// There may be more already.
@@ -214,16 +214,16 @@ impl FrameReader {
         &mut self,
         socket: BorrowedFd<'_>,
         frames: &mut Vec<Frame>,
-    ) -> Result<Stream, ProcessError> {
+    ) -> Result<Incoming, ProcessError> {
         for _ in 0..AT_ONCE {
             match self.receive(socket, RecvFlags::DONTWAIT)? {
                 Received::Some => {}
-                Received::Nothing => return Ok(Stream::Open),
-                Received::Ended => return Ok(Stream::Ended),
+                Received::Nothing => return Ok(Incoming::Open),
+                Received::Ended => return Ok(Incoming::Ended),
             }
             frames.extend(self.whole()?);
         }
-        Ok(Stream::More)
+        Ok(Incoming::More)
     }
 
     /// Reads once, at most to the end of the head or of the body.
@@ -418,7 +418,7 @@ mod tests {
         assert!(writer.is_empty());
         let mut frames = Vec::new();
         let state = FrameReader::default().read_available(there.as_fd(), &mut frames);
-        assert_eq!(state.expect("open"), Stream::Open);
+        assert_eq!(state.expect("open"), Incoming::Open);
         assert_eq!(
             frames.iter().map(|frame| frame.body[0]).collect::<Vec<_>>(),
             [1, 2, 1, 2]
@@ -444,7 +444,7 @@ mod tests {
             let mut reader = FrameReader::default();
             let mut frames = Vec::new();
             let open = reader.read_available(there.as_fd(), &mut frames);
-            assert_eq!(open.expect("open"), Stream::Open);
+            assert_eq!(open.expect("open"), Incoming::Open);
             drop(here);
             match reader.read(there.as_fd()) {
                 Err(ProcessError::CutShort { expected: of, got }) => {
@@ -466,7 +466,7 @@ mod tests {
             .expect("a reader");
         let mut reader = FrameReader::default();
         let open = reader.read_available(there.as_fd(), &mut Vec::new());
-        assert_eq!(open.expect("open"), Stream::Open);
+        assert_eq!(open.expect("open"), Incoming::Open);
         assert!(reader.body.len() <= 2 * STEP);
     }
 
@@ -507,7 +507,7 @@ mod tests {
         drop(here);
         let (mut reader, mut frames) = (FrameReader::default(), Vec::new());
         let state = reader.read_available(there.as_fd(), &mut frames);
-        assert_eq!(state.expect("the end"), Stream::Ended);
+        assert_eq!(state.expect("the end"), Incoming::Ended);
         assert_eq!(frames[0].body, b"last words");
         let error = send(there.as_fd(), &Frame::default()).expect_err("nobody reads");
         assert!(matches!(error, ProcessError::System { .. }));

@@ -144,11 +144,7 @@ fn measure_policy(name: &str, make: impl Fn() -> Box<dyn Policy>, net: &Sequenti
         let [act, forward] = alternate(
             || {
                 envs.advance();
-                let input = PolicyIn {
-                    obs: obs.rows(),
-                    envs: black_box(&envs),
-                    exploration: ExplorationType::Random,
-                };
+                let input = PolicyIn::new(obs.rows(), black_box(&envs), ExplorationType::Random);
                 let _ = policy.act(&input, actions.rows_mut());
                 black_box(&mut actions);
             },

@@ -473,7 +473,7 @@ impl Bound {
 
     fn evaluate(
         &mut self,
-        plan: &mut crate::nn::GraphPlan,
+        plan: &mut crate::nn::Plan,
         input: &PolicyIn<'_>,
     ) -> Result<(), PolicyError> {
         // A few references, on the stack.

@@ -251,6 +251,7 @@ pub enum States {
 
 /// The inputs of a policy at one step.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct PolicyIn<'a> {
     /// Observations, `[rows, *shape]` a leaf, in the order of the environment's observation leaves.
     pub obs: Rows<'a>,
@@ -260,7 +261,18 @@ pub struct PolicyIn<'a> {
     pub exploration: ExplorationType,
 }
 
-impl PolicyIn<'_> {
+impl<'a> PolicyIn<'a> {
+    /// The inputs of one step: observations `[rows, *shape]`, the environment behind each row
+    /// `[rows]`, and whether to explore.
+    #[must_use]
+    pub fn new(obs: Rows<'a>, envs: &'a EnvRows, exploration: ExplorationType) -> Self {
+        Self {
+            obs,
+            envs,
+            exploration,
+        }
+    }
+
     /// Checks that there is an environment and an observation for each of `rows` rows.
     ///
     /// # Errors

@@ -113,6 +113,7 @@ impl<P: Policy + 'static> IntoPolicy for Result<P, PolicyError> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Registry {
     /// The environments.
     pub envs: EnvRegistry,

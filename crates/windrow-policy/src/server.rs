@@ -65,7 +65,7 @@ pub use stats::ServerStats;
 ///             let obs = RowBlock::new(&env.observation_leaves(), 1)?;
 ///             let mut actions = RowBlock::new(&spec.columns, 1)?;
 ///             let envs = EnvRows::new(7, vec![worker]);
-///             let input = PolicyIn { obs: obs.rows(), envs: &envs, exploration: ExplorationType::Random };
+///             let input = PolicyIn::new(obs.rows(), &envs, ExplorationType::Random);
 ///             client.act(&input, actions.rows_mut())
 ///         });
 ///     }

@@ -64,6 +64,7 @@ pub trait WeightUpdater: Send {
 
 /// Where a [`WeightUpdater`] has brought weights.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Pushed {
     /// To readers of the store. The next updater gets these weights, or the store where there is
     /// none.

@@ -80,11 +80,8 @@ fn bound(server: &InferenceServer) -> Served {
 fn ask(client: &mut Served, id: u32) -> Result<i64, PolicyError> {
     let obs = RowBlock::new(&env().observation_leaves(), 1).unwrap();
     let mut out = RowBlock::new(&env().action_leaves(), 1).unwrap();
-    let input = PolicyIn {
-        obs: obs.rows(),
-        envs: &EnvRows::new(0, vec![id]),
-        exploration: ExplorationType::Random,
-    };
+    let envs = EnvRows::new(0, vec![id]);
+    let input = PolicyIn::new(obs.rows(), &envs, ExplorationType::Random);
     client.act(&input, out.rows_mut())?;
     Ok(out.rows().get::<i64>(Key::new(0))?[0])
 }

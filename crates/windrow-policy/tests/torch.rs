@@ -176,11 +176,7 @@ impl Case {
             .copy_from_slice(&input);
         let mut out = RowBlock::new(&spec.columns, shape[0])?;
         let envs = EnvRows::new(1, (0..shape[0] as u32).collect());
-        let input = PolicyIn {
-            obs: obs.rows(),
-            envs: &envs,
-            exploration,
-        };
+        let input = PolicyIn::new(obs.rows(), &envs, exploration);
         policy.act(&input, out.rows_mut())?;
         Ok(out)
     }

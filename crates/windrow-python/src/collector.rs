@@ -27,10 +27,11 @@ use pyo3::sync::MutexExt;
 use pyo3::types::{PyBytes, PyDict};
 use pyo3::{PyTraverseError, PyVisit};
 use tensordict::{TensorDict, TensorError};
+use windrow::binding::WeightUpdate;
 use windrow::policy::Backend;
 use windrow::{
-    BuildError, Collector, ControlError, Handle, Placement, ProfileConfig, Weights, WorkerProfile,
-    WorkerStats, error_chain,
+    BuildError, Collector, Handle, Placement, ProfileConfig, WorkerProfile, WorkerStats,
+    error_chain,
 };
 use windrow_sync::unpoisoned;
 
@@ -262,12 +263,13 @@ impl CollectorCore {
         worker: Option<usize>,
     ) -> PyResult<i64> {
         let core = self.here()?;
+        let update = core.begin_update(py, worker)?;
         if core.handle.policy_backend() == Backend::Native {
             // With the interpreter's lock, as in `follow`.
-            return of(py, core.update(&batch::views_by_name(weights)?, worker));
+            return of(py, update.publish(&batch::views_by_name(weights)?));
         }
         let weights = batch::from_python(weights)?;
-        of(py, py.detach(|| core.update(&weights, worker)))
+        of(py, py.detach(|| update.publish(&weights)))
     }
 
     /// As [`publish`](Self::publish), of weights that were packed.
@@ -279,7 +281,8 @@ impl CollectorCore {
     ) -> PyResult<i64> {
         let core = self.here()?;
         let weights = batch::packed::read(&weights.extract()?, false)?;
-        of(py, py.detach(|| core.update(&weights, worker)))
+        let update = core.begin_update(py, worker)?;
+        of(py, py.detach(|| update.publish(&weights)))
     }
 
     /// Names the tensors that [`follow`](Self::follow) looks at. The policy was made with those
@@ -304,10 +307,11 @@ impl CollectorCore {
         };
         let weights = named.views(py)?;
         if in_any_case || !weights.same_bits(published) {
+            let update = core.begin_update(py, None)?;
             // With the interpreter's lock, so that no code of Python changes them meanwhile;
             // whoever has the other locks on the way needs nothing of the interpreter where the
             // engine evaluates the policy.
-            of(py, core.handle.update_policy_weights(weights))?;
+            of(py, update.publish(weights))?;
             *published = core.handle.shared_policy_weights();
         }
         Ok(())
@@ -444,6 +448,9 @@ impl CollectorCore {
         out.set_item("policy_lag_min", stats.policy_lag.min)?;
         out.set_item("policy_lag_mean", stats.policy_lag.mean)?;
         out.set_item("policy_lag_max", stats.policy_lag.max)?;
+        out.set_item("policy_age", stats.policy_age)?;
+        out.set_item("oldest_part", stats.oldest_part)?;
+        out.set_item("max_lag_waited", stats.max_lag_waited.as_secs_f64())?;
         out.set_item("seed", stats.seed)?;
         out.set_item("slabs", stats.slabs)?;
         out.set_item("slab_bytes", stats.slab_bytes)?;
@@ -589,12 +596,10 @@ impl Inner {
         of(py, batch)
     }
 
-    /// Publishes weights to all workers or to one; their version.
-    fn update(&self, weights: &Weights, worker: Option<usize>) -> Result<i64, ControlError> {
-        match worker {
-            None => self.handle.update_policy_weights(weights),
-            Some(worker) => self.handle.update_worker_weights(worker, weights),
-        }
+    /// Waits until weights may be published to all workers or to one, without the interpreter's
+    /// lock: parts that it waits for may need it.
+    fn begin_update(&self, py: Python<'_>, worker: Option<usize>) -> PyResult<WeightUpdate<'_>> {
+        of(py, py.detach(|| self.handle.begin_update(worker)))
     }
 
     /// The source of weights. A thread that waits for it gives up the interpreter's lock: the

@@ -156,13 +156,13 @@ impl ReplayBufferCore {
         waits: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let buffer = self.here(false)?;
-        let sampled = self.draw(py, waits, |timeout| match waits {
-            true => buffer.sample_within(batch_size, timeout),
-            false => {
-                let (mut batch, info) = buffer.sample_ahead(batch_size)?;
-                batch.update(&info)?;
-                Ok(batch)
+        let sampled = self.draw(py, waits, |timeout| {
+            if waits {
+                return buffer.sample_within(batch_size, timeout);
             }
+            let (mut batch, info) = buffer.sample_ahead(batch_size)?;
+            batch.update(&info)?;
+            Ok(batch)
         })?;
         sampled
             .map(|sampled| batch::named_after(py, &sampled, self.device.as_ref()))
@@ -180,9 +180,12 @@ impl ReplayBufferCore {
     ) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
         let buffer = self.here(false)?;
         let named = |frames: &TensorDict| batch::named_after(py, frames, self.device.as_ref());
-        self.draw(py, waits, |timeout| match waits {
-            true => buffer.sample_apart(batch_size, timeout),
-            false => buffer.sample_ahead(batch_size),
+        self.draw(py, waits, |timeout| {
+            if waits {
+                buffer.sample_apart(batch_size, timeout)
+            } else {
+                buffer.sample_ahead(batch_size)
+            }
         })?
         .map(|(sampled, info)| Ok((named(&sampled)?, named(&info)?)))
         .transpose()

@@ -235,11 +235,7 @@ impl Client {
     fn ask(&mut self, number: i64) -> Result<(), PolicyError> {
         let numbers = Key::<i64>::new(0);
         self.asked.rows_mut().get_mut(numbers)?.fill(number);
-        let input = PolicyIn {
-            obs: self.asked.rows(),
-            envs: &self.envs,
-            exploration: ExplorationType::Random,
-        };
+        let input = PolicyIn::new(self.asked.rows(), &self.envs, ExplorationType::Random);
         self.served.act(&input, self.answered.rows_mut())
     }
 }

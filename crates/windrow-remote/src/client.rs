@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::limits::LEAST_MESSAGE;
-use crate::protocol::{self, Kind, Parting, Pieces, VERSION, WINDOW, piece, pieces};
+use crate::protocol::{
+    Answer, Parting, Piece, Pieces, Request, VERSION, WINDOW, bare, piece, pieces, shown,
+};
 use crate::remote::check_open;
 use crate::security::distrust;
 use crate::{Address, Remote, RemoteError, Token};
@@ -83,34 +85,33 @@ impl Link {
         self.producer
     }
 
-    /// Has the server do a request; the answer. The body of a [`Kind::Push`] travels in pieces.
+    /// Has the server do a request with the bytes `body`; the answer, and its bytes. Those of a
+    /// [`Request::Push`] travel in pieces, which the request need not name.
     ///
     /// # Errors
     /// [`RemoteError`]; after all but [`RemoteError::Failed`] the next request begins anew.
     pub(crate) fn call(
         &mut self,
-        kind: Kind,
-        words: [u64; 3],
+        request: &Request,
         body: &[u8],
-    ) -> Result<Frame, RemoteError> {
-        let request = kind.frame(self.last + 1, words, body);
-        let answered = self.until_answered(&request);
+    ) -> Result<(Answer, Vec<u8>), RemoteError> {
+        let seq = self.last + 1;
+        let answered = self.until_answered(request, &Frame::of(seq, request, body));
         match answered {
-            Ok(_) => self.last = request.seq,
+            Ok(_) => self.last = seq,
             Err(_) => self.begin_anew(),
         }
-        let frame = answered?;
-        match Kind::of(&frame) {
-            Some(Kind::Failed) => Err(self.failed(frame.text())),
-            _ => Ok(frame),
+        match answered? {
+            (Answer::Failed(reason), _) => Err(self.failed(reason)),
+            answer => Ok(answer),
         }
     }
 
     /// The error for an answer that is none to the request.
-    pub(crate) fn unexpected(&self, answer: &Frame) -> RemoteError {
+    pub(crate) fn unexpected(&self, answer: &Answer) -> RemoteError {
         self.failed(format!(
             "the answer is {}, which is none to the request",
-            protocol::name(answer)
+            shown(answer)
         ))
     }
 
@@ -125,14 +126,18 @@ impl Link {
         (self.producer, self.instance, self.last) = (random(), None, 0);
     }
 
-    fn until_answered(&mut self, request: &Frame<&[u8]>) -> Result<Frame, RemoteError> {
+    fn until_answered(
+        &mut self,
+        request: &Request,
+        asked: &Frame<&[u8]>,
+    ) -> Result<(Answer, Vec<u8>), RemoteError> {
         const FIRST_PAUSE: Duration = Duration::from_millis(5);
         const LONGEST_PAUSE: Duration = Duration::from_millis(500);
         let end = Instant::now() + self.remote.timeout;
         let (mut pause, mut last) = (FIRST_PAUSE, "there was no answer".to_owned());
         loop {
-            match self.attempt(request, end) {
-                Ok(frame) => return Ok(frame),
+            match self.attempt(request, asked, end) {
+                Ok(answer) => return Ok(answer),
                 Err(Fault::Final(error)) => return Err(error),
                 Err(Fault::Retry(reason)) => last = reason,
                 Err(Fault::Late) => {}
@@ -152,17 +157,22 @@ impl Link {
         }
     }
 
-    /// Sends the request over the connection that there is, or a new one, and waits for its answer.
-    /// Where that fails, the connection is closed.
-    fn attempt(&mut self, request: &Frame<&[u8]>, end: Instant) -> Result<Frame, Fault> {
+    /// Sends the request, whose frame is `asked`, over the connection that there is, or a new one,
+    /// and waits for its answer. Where that fails, the connection is closed.
+    fn attempt(
+        &mut self,
+        request: &Request,
+        asked: &Frame<&[u8]>,
+        end: Instant,
+    ) -> Result<(Answer, Vec<u8>), Fault> {
         let mut open = match self.open.take() {
             Some(open) => open,
             None => self.connect(end)?,
         };
-        let (seq, len) = (request.seq, request.body.len());
-        let is_cut = Kind::of(request) == Some(Kind::Push);
-        if !is_cut && request.len() > open.limit {
-            return Err(too_long("a request", open.limit, request.len()));
+        let (seq, len) = (asked.seq, asked.body.len());
+        let is_cut = matches!(request, Request::Push(_));
+        if !is_cut && asked.len() > open.limit {
+            return Err(too_long("a request", open.limit, asked.len()));
         }
         let most = if is_cut {
             piece(open.limit)
@@ -175,36 +185,37 @@ impl Link {
             while unanswered < WINDOW
                 && let Some(part) = parts.next()
             {
-                let mut frame = Frame { ..*request };
                 if is_cut {
-                    frame.words = [len as u64, part.start as u64, 0];
-                    frame.body = &request.body[part];
+                    let (total, offset) = (len as u64, part.start as u64);
+                    let push = Request::Push(Piece { total, offset });
+                    self.send(&mut open, &Frame::of(seq, &push, &asked.body[part]), end)?;
+                } else {
+                    self.send(&mut open, asked, end)?;
                 }
-                self.send(&mut open, &frame, end)?;
                 unanswered += 1;
             }
-            let frame = self.receive(&mut open, end)?;
+            let (answer, frame) = self.receive(&mut open, end)?;
             let weights = self.remote.limits.weights;
-            let answer = match Kind::of(&frame) {
+            let body = match &answer {
                 // Of a request before, which came twice.
                 _ if frame.seq != seq => continue,
-                Some(Kind::Progress) => {
+                Answer::Progress => {
                     unanswered = unanswered.saturating_sub(1);
                     continue;
                 }
-                Some(Kind::Piece) if frame.words[0] > weights as u64 => {
-                    let got = usize::try_from(frame.words[0]).unwrap_or(usize::MAX);
+                Answer::Piece { piece, .. } if piece.total > weights as u64 => {
+                    let got = usize::try_from(piece.total).unwrap_or(usize::MAX);
                     return Err(too_long("a set of weights", weights, got));
                 }
-                Some(Kind::Piece) => match received.take(&frame) {
+                Answer::Piece { piece, version } => match received.take(&frame, *piece, *version) {
                     Ok(None) => continue,
-                    Ok(Some(body)) => Frame { body, ..frame },
+                    Ok(Some(body)) => body,
                     Err(reason) => return Err(Fault::Retry(reason)),
                 },
-                _ => frame,
+                _ => frame.body,
             };
             self.open = Some(open);
-            return Ok(answer);
+            return Ok((answer, body));
         }
     }
 
@@ -229,14 +240,22 @@ impl Link {
         })
     }
 
-    fn receive(&self, open: &mut Open, end: Instant) -> Result<Frame, Fault> {
+    fn receive(&self, open: &mut Open, end: Instant) -> Result<(Answer, Frame), Fault> {
         let deadline = Deadline::At(self.patience(end));
         let received = open.wire.receive(deadline, self.remote.limits.message);
         let frame = received.map_err(|error| self.lost(error, end))?;
-        match Kind::of(&frame) {
-            Some(Kind::Closed) => Err(self.parted(Parting::of(&frame))),
-            _ => Ok(frame),
+        match self.read(&frame)? {
+            Answer::Closed(parting) => Err(self.parted(parting)),
+            answer => Ok((answer, frame)),
         }
+    }
+
+    /// The message of `frame`. One of the greeting comes where the network has repeated it.
+    fn read(&self, frame: &Frame) -> Result<Answer, Fault> {
+        frame.parse().map_err(|error| match frame.is_greeting() {
+            true => Fault::Retry("expected an answer, got another greeting".to_owned()),
+            false => Fault::Final(self.failed(error.to_string())),
+        })
     }
 
     fn connect(&mut self, end: Instant) -> Result<Open, Fault> {
@@ -261,48 +280,52 @@ impl Link {
         wire.greet_server(token, deadline)
             .map_err(|error| match error {
                 GreetingError::Frame(error) => lost(error),
-                GreetingError::Other(frame) if Kind::of(&frame) == Some(Kind::Closed) => {
-                    self.parted(Parting::of(&frame))
-                }
-                GreetingError::Other(frame) => {
-                    let got = protocol::name(&frame);
-                    Fault::Retry(format!("expected a greeting, got a frame {got}"))
-                }
+                GreetingError::Other(frame) => match frame.parse() {
+                    Ok(Answer::Closed(parting)) => self.parted(parting),
+                    _ => Fault::Retry("expected a greeting, got another frame".to_owned()),
+                },
                 error => self.refused(error.to_string()),
             })?;
         let sent = wire.send(deadline, &self.hello());
         sent.map_err(|error| lost(error.into()))?;
         let welcome = wire.receive(deadline, self.remote.limits.message);
         let welcome = welcome.map_err(lost)?;
-        let limit = self.greeted(&welcome)?;
+        let limit = self.greeted(self.read(&welcome)?)?;
         Ok(Open { wire, limit })
     }
 
     /// Says which producer this is.
     fn hello(&self) -> Frame {
-        let (low, high) = (self.producer as u64, (self.producer >> 64) as u64);
-        let body = (self.remote.limits.message as u64).to_le_bytes().to_vec();
-        Kind::Hello.frame(0, [low, high, u64::from(self.instance.is_some())], body)
+        let hello = Request::Hello {
+            producer: self.producer,
+            is_known: self.instance.is_some(),
+            limit: self.remote.limits.message as u64,
+        };
+        bare(0, &hello)
     }
 
     /// Compares what the server knows of this producer; the most bytes of a message to it.
-    fn greeted(&mut self, welcome: &Frame) -> Result<usize, Fault> {
-        let [instance, last, limit] = welcome.words;
-        match Kind::of(welcome) {
-            Some(Kind::Welcome)
-                if self.instance.is_none_or(|known| known == instance)
-                    && (self.last..=self.last + 1).contains(&last) =>
+    fn greeted(&mut self, welcome: Answer) -> Result<usize, Fault> {
+        match welcome {
+            Answer::Welcome {
+                instance,
+                last,
+                limit,
+            } if self.instance.is_none_or(|known| known == instance)
+                && (self.last..=self.last + 1).contains(&last) =>
             {
                 self.instance = Some(instance);
                 let limit = usize::try_from(limit).unwrap_or(usize::MAX);
                 Ok(self.remote.limits.message.min(limit).max(LEAST_MESSAGE))
             }
-            Some(Kind::Welcome | Kind::Forgotten) => Err(Fault::Final(RemoteError::Forgotten {
-                address: self.remote.address.to_string(),
-            })),
-            Some(Kind::Closed) => Err(self.parted(Parting::of(welcome))),
-            _ => {
-                let got = protocol::name(welcome);
+            Answer::Welcome { .. } | Answer::Forgotten => {
+                Err(Fault::Final(RemoteError::Forgotten {
+                    address: self.remote.address.to_string(),
+                }))
+            }
+            Answer::Closed(parting) => Err(self.parted(parting)),
+            got => {
+                let got = shown(&got);
                 Err(Fault::Retry(format!("expected a welcome, got {got}")))
             }
         }
@@ -341,7 +364,6 @@ impl Link {
                 None => Fault::Retry(error.to_string()),
             },
             FrameError::Limit { limit, got } => too_long("an answer", limit, got),
-            error @ FrameError::Flags(_) => Fault::Final(self.failed(error.to_string())),
             error @ (FrameError::Stranger | FrameError::Broken) => Fault::Retry(error.to_string()),
         }
     }
@@ -360,7 +382,7 @@ impl Drop for Link {
         const PARTING: Duration = Duration::from_millis(100);
         if let Some(mut open) = self.open.take() {
             // Whether it arrives or not: the server forgets the silent.
-            let bye = Kind::Bye.bare(0, [0; 3]);
+            let bye = bare(0, &Request::Bye);
             let _ = open.wire.send(Deadline::after(PARTING), &bye);
         }
     }

@@ -11,10 +11,9 @@ use windrow_slab::RowsMut;
 
 use crate::RemoteError;
 use crate::client::Link;
-use crate::protocol::Kind;
-use crate::rows::{self, BindRequest, EXPLORATION};
+use crate::protocol::{Answer, Request};
+use crate::rows::{self, BindRequest};
 use crate::written;
-use windrow_peer::net::Frame;
 
 /// A policy whose actions are the answers of a [server](crate::RemoteServer); made by
 /// [`Remote::policy`](crate::Remote::policy).
@@ -40,11 +39,18 @@ struct Seat {
     observed: Vec<LeafSpec>,
     columns: Vec<LeafSpec>,
     envs: usize,
-    request: Arc<[u8]>,
+    place: Arc<Place>,
     /// Whether the served policy remembers its environments.
     remembers: bool,
     /// The producer that the server knows by it.
     producer: u128,
+}
+
+/// A request for a place at the server, and first observations.
+#[derive(Debug)]
+struct Place {
+    request: Request,
+    first: Vec<u8>,
 }
 
 impl RemotePolicy {
@@ -56,28 +62,29 @@ impl RemotePolicy {
         }
     }
 
-    /// Takes the place at the server that `request` describes: what the policy says of itself
-    /// there.
-    fn sit(&mut self, request: &[u8]) -> Result<PolicySpec, RemoteError> {
-        let answer = self.link.call(Kind::Bind, [0; 3], request)?;
-        match Kind::of(&answer) {
-            Some(Kind::Bound) => {
+    /// Takes `place` at the server: what the policy says of itself there.
+    fn sit(&mut self, place: &Place) -> Result<PolicySpec, RemoteError> {
+        match self.link.call(&place.request, &place.first)?.0 {
+            Answer::Bound(spec) => {
                 let failed = |error| format!("what the policy writes cannot be read: {error}");
-                serde_json::from_slice(&answer.body)
-                    .map_err(|error| self.link.failed(failed(error)))
+                serde_json::from_str(&spec).map_err(|error| self.link.failed(failed(error)))
             }
-            _ => Err(self.link.unexpected(&answer)),
+            answer => Err(self.link.unexpected(&answer)),
         }
     }
 
     /// The answer to observations of `envs`, by a server that knows this client.
-    fn ask(&mut self, words: [u64; 3], body: &[u8], envs: &EnvRows) -> Result<Frame, RemoteError> {
-        let ask = |link: &mut Link| link.call(Kind::Act, words, body);
-        let request = match &self.seat {
-            Some(seat) if seat.producer != self.link.producer() => Arc::clone(&seat.request),
-            _ => return ask(&mut self.link),
+    fn ask(
+        &mut self,
+        request: &Request,
+        body: &[u8],
+        envs: &EnvRows,
+    ) -> Result<(Answer, Vec<u8>), RemoteError> {
+        let place = match &self.seat {
+            Some(seat) if seat.producer != self.link.producer() => Arc::clone(&seat.place),
+            _ => return self.link.call(request, body),
         };
-        let spec = self.sit(&request)?;
+        let spec = self.sit(&place)?;
         let producer = self.link.producer();
         if let Some(seat) = &mut self.seat {
             if seat.columns != spec.columns {
@@ -93,7 +100,7 @@ impl RemotePolicy {
             }
             seat.producer = producer;
         }
-        ask(&mut self.link)
+        self.link.call(request, body)
     }
 }
 
@@ -107,23 +114,22 @@ impl Clone for RemotePolicy {
 impl Policy for RemotePolicy {
     fn bind(&mut self, binding: &Binding<'_>) -> Result<PolicySpec, PolicyError> {
         self.seat = None;
-        let place = BindRequest {
+        let request = BindRequest {
             spec: binding.spec.clone(),
             num_envs: binding.num_envs,
             batched: binding.batched,
             worker: binding.worker,
             first_rows: binding.first_rows.is_some(),
         };
-        let json = serde_json::to_vec(&place).map_err(PolicyError::failed)?;
-        let mut request = (json.len() as u64).to_le_bytes().to_vec();
-        request.extend(json);
-        let observed = binding.spec.observation_leaves();
-        if let Some(first) = binding.first_rows {
+        let json = serde_json::to_string(&request).map_err(PolicyError::failed)?;
+        let (observed, mut first) = (binding.spec.observation_leaves(), Vec::new());
+        if let Some(rows) = binding.first_rows {
             let refused = self.link.remote.limits.refused_values;
-            rows::write(&observed, first, &mut request, refused).map_err(PolicyError::failed)?;
+            rows::write(&observed, rows, &mut first, refused).map_err(PolicyError::failed)?;
         }
-        let request = Arc::from(request);
-        let spec = self.sit(&request)?;
+        let request = Request::Bind(json);
+        let place = Arc::new(Place { request, first });
+        let spec = self.sit(&place)?;
         let most = self.link.remote.limits.message;
         rows::check_leaves("actions", &spec.columns, (binding.num_envs, 0), most)
             .map_err(|reason| self.link.failed(reason))?;
@@ -131,7 +137,7 @@ impl Policy for RemotePolicy {
             observed,
             columns: spec.columns.clone(),
             envs: binding.num_envs,
-            request,
+            place,
             remembers: spec.states == States::ByPlace,
             producer: self.link.producer(),
         });
@@ -152,28 +158,22 @@ impl Policy for RemotePolicy {
         };
         input.check_rows(out.envs())?;
         input.check_rows(seat.envs)?;
-        let exploration = EXPLORATION
-            .iter()
-            .position(|known| *known == input.exploration);
-        let exploration = exploration.ok_or_else(|| {
-            PolicyError::failed(format!(
-                "{:?} is no exploration type of this protocol",
-                input.exploration
-            ))
-        })?;
         let mut body = Vec::new();
         input.envs.write(&mut body);
         let refused = self.link.remote.limits.refused_values;
         rows::write(&seat.observed, input.obs, &mut body, refused).map_err(PolicyError::failed)?;
-        let words = [exploration as u64, input.envs.len() as u64, 0];
-        let answer = self.ask(words, &body, input.envs)?;
-        let (Some(seat), Some(Kind::Acted)) = (&self.seat, Kind::of(&answer)) else {
+        let request = Request::Act {
+            exploration: input.exploration,
+            rows: input.envs.len() as u64,
+        };
+        let (answer, body) = self.ask(&request, &body, input.envs)?;
+        let (Some(seat), Answer::Acted { version }) = (&self.seat, &answer) else {
             return Err(self.link.unexpected(&answer).into());
         };
-        rows::read(&seat.columns, &answer.body, out, refused).map_err(|reason| {
+        rows::read(&seat.columns, &body, out, refused).map_err(|reason| {
             PolicyError::failed(format!("actions of {}: {reason}", self.link.remote.address))
         })?;
-        self.version = answer.words[0] as i64;
+        self.version = *version;
         Ok(())
     }
 

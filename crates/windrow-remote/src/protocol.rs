@@ -1,114 +1,105 @@
-//! The messages between client and server. The README describes them field by field.
+//! The messages between client and server. The README describes them.
 
+use std::fmt;
 use std::ops::Range;
 
-use windrow_peer::net::{Frame, FrameError, GreetingError, HEAD};
+use serde::{Deserialize, Serialize};
+use windrow_peer::net::{Frame, FrameError, GreetingError, HEAD, Message};
+use windrow_policy::ExplorationType;
 
-/// Version of the protocol, which both sides must share. Version 1 was gRPC, and version 2 sent
-/// tokens.
-pub(crate) const VERSION: u32 = 3;
+/// Version of the protocol, which both sides must share. Version 1 was gRPC, version 2 sent tokens,
+/// and version 3 had messages of words.
+pub(crate) const VERSION: u32 = 4;
 
-/// Most bytes of a client's [`Kind::Hello`].
+/// Most bytes of a client's [`Request::Hello`].
 pub(crate) const LONGEST_HELLO: usize = 1 << 10;
 
 /// Pieces of weights that a client sends before the server has answered the first: few enough that
 /// none of their answers waits for the client to read.
 pub(crate) const WINDOW: usize = 16;
 
-macro_rules! kinds {
-    ($($(#[$doc:meta])* $kind:ident = $number:literal),* $(,)?) => {
-        /// The kinds of frames, each with the meaning of its words.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[repr(u16)]
-        pub(crate) enum Kind { $($(#[$doc])* $kind = $number),* }
+/// Most bytes of the message of a piece of weights: its variant, and three numbers.
+const PIECE_MESSAGE: usize = 32;
 
-        impl Kind {
-            /// The kind of `frame`; `None` where this version has none with that number.
-            pub(crate) fn of<B>(frame: &Frame<B>) -> Option<Self> {
-                match frame.kind {
-                    $($number => Some(Self::$kind),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-kinds! {
-    /// The first frame after the greeting. Words: the two halves of the producer, whether the
-    /// server should know it. Body: most bytes of a message.
-    Hello = 1,
-    /// Its answer. Words: the run of the server, the last request of the producer that was done,
-    /// most bytes of a message.
-    Welcome = 2,
-    /// Its answer where the server does not know the producer.
-    Forgotten = 3,
+/// From a client.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// The first frame after the greeting.
+    Hello {
+        producer: u128,
+        /// Whether the server should know it.
+        is_known: bool,
+        /// Most bytes of a message.
+        limit: u64,
+    },
     /// The producer asks no more.
-    Bye = 4,
-    /// The server ends the connection. Words: a [`Parting`]. Body: why.
-    Closed = 5,
-    /// A request failed. Body: why.
-    Failed = 6,
-    /// Of the greeting: the client's random bytes.
-    Challenge = 9,
-    /// Of the greeting: the server's random bytes, and a code; then the client's code.
-    Proof = 10,
-    /// Binds a client of the inference server. Body: [`BindRequest`](crate::rows::BindRequest),
-    /// first observations.
-    Bind = 16,
-    /// Its answer. Body: columns of the policy as JSON.
-    Bound = 17,
-    /// Observations. Words: exploration type, rows. Body: environments, then leaves.
-    Act = 18,
-    /// Actions. Words: version. Body: columns.
-    Acted = 19,
-    /// A piece of weights. Words: bytes in all, bytes before this piece.
-    Push = 32,
-    /// A piece has come.
-    Progress = 33,
-    /// All pieces have come, and the weights act. Words: version.
-    Pushed = 34,
-    /// Asks for weights. Words: the version known.
-    Pull = 35,
-    /// A piece of weights. Words: bytes in all, bytes before this piece, version.
-    Piece = 36,
-    /// The newest weights are those known. Words: version.
-    Current = 37,
+    Bye,
+    /// Binds a client of the inference server, by a [`BindRequest`](crate::rows::BindRequest) as
+    /// JSON. Bytes: first observations.
+    Bind(String),
+    /// Has the policy act. Bytes: environments, then the leaves of observations.
+    Act {
+        exploration: ExplorationType,
+        rows: u64,
+    },
+    /// Bytes: a piece of weights.
+    Push(Piece),
+    /// Asks for weights, unless their version is the one known.
+    Pull { known: i64 },
 }
 
-impl Kind {
-    pub(crate) fn frame<B>(self, seq: u64, words: [u64; 3], body: B) -> Frame<B> {
-        let kind = self as u16;
-        Frame {
-            kind,
-            seq,
-            words,
-            body,
-        }
-    }
-
-    /// A frame without a body.
-    pub(crate) fn bare(self, seq: u64, words: [u64; 3]) -> Frame {
-        self.frame(seq, words, Vec::new())
-    }
+impl Message for Request {
+    const KIND: u32 = 1;
 }
 
-/// The name of `frame`'s kind, for errors.
-pub(crate) fn name<B>(frame: &Frame<B>) -> String {
-    match Kind::of(frame) {
-        Some(kind) => format!("{kind:?}"),
-        None => format!(
-            "of kind {}, which version {VERSION} of the protocol does not know",
-            frame.kind
-        ),
-    }
+/// From a server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// To [`Request::Hello`].
+    Welcome {
+        /// The run of the server.
+        instance: u64,
+        /// The last request of the producer that was done.
+        last: u64,
+        /// Most bytes of a message.
+        limit: u64,
+    },
+    /// To [`Request::Hello`] where the server does not know the producer.
+    Forgotten,
+    /// The server ends the connection.
+    Closed(Parting),
+    /// A request failed, for this reason.
+    Failed(String),
+    /// To [`Request::Bind`]: what the policy says of itself, as JSON.
+    Bound(String),
+    /// Bytes: columns.
+    Acted { version: i64 },
+    /// A piece of weights has come.
+    Progress,
+    /// All pieces have come, and the weights act.
+    Pushed { version: i64 },
+    /// Bytes: a piece of weights.
+    Piece { piece: Piece, version: i64 },
+    /// The newest weights are those known.
+    Current { version: i64 },
+}
+
+impl Message for Answer {
+    const KIND: u32 = 2;
+}
+
+/// Where a piece of weights belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Piece {
+    /// Bytes in all.
+    pub(crate) total: u64,
+    /// Bytes before this piece.
+    pub(crate) offset: u64,
 }
 
 /// Why a server ends a connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Parting {
-    /// The client has gone, or is not to know: it gets no answer.
-    Silent,
     /// It is not let in.
     Refused(String),
     /// The server ends.
@@ -117,38 +108,34 @@ pub(crate) enum Parting {
     Misused(String),
     /// Another attempt may succeed.
     Again(String),
+    /// The client has gone, or is not to know: it gets no answer.
+    Silent,
+}
+
+/// A frame of `message` alone.
+pub(crate) fn bare(seq: u64, message: &impl Message) -> Frame {
+    Frame::of(seq, message, Vec::new())
+}
+
+/// The beginning of `message`, for errors.
+pub(crate) fn shown(message: &impl fmt::Debug) -> String {
+    format!("{message:?}").chars().take(100).collect()
 }
 
 impl Parting {
     /// For `frame`, where another frame is expected. A client may try again after a frame of the
     /// greeting, since only the network can have changed their order.
     pub(crate) fn unexpected(expected: &str, frame: &Frame) -> Self {
-        let reason = format!("expected {expected}, got a frame {}", name(frame));
-        match Kind::of(frame) {
-            Some(Kind::Hello | Kind::Challenge | Kind::Proof) => Self::Again(reason),
-            _ => Self::Misused(reason),
-        }
-    }
-
-    /// What the client is sent.
-    pub(crate) fn frame(&self) -> Option<Frame> {
-        let (number, reason) = match self {
-            Self::Silent => return None,
-            Self::Refused(reason) => (1, reason.as_str()),
-            Self::Ended => (2, "it was shut down"),
-            Self::Misused(reason) => (3, reason.as_str()),
-            Self::Again(reason) => (4, reason.as_str()),
+        let parsed = frame.parse();
+        let got = match &parsed {
+            Ok(request) => shown(request),
+            Err(error) => error.to_string(),
         };
-        Some(Kind::Closed.frame(0, [number, 0, 0], reason.into()))
-    }
-
-    /// That of a [`Kind::Closed`].
-    pub(crate) fn of(frame: &Frame) -> Self {
-        match frame.words[0] {
-            1 => Self::Refused(frame.text()),
-            2 => Self::Ended,
-            3 => Self::Misused(frame.text()),
-            _ => Self::Again(frame.text()),
+        let reason = format!("expected {expected}, got another frame: {got}");
+        match parsed {
+            Ok(Request::Hello { .. }) => Self::Again(reason),
+            _ if frame.is_greeting() => Self::Again(reason),
+            _ => Self::Misused(reason),
         }
     }
 }
@@ -158,7 +145,7 @@ impl From<FrameError> for Parting {
         match error {
             FrameError::Closed | FrameError::Io(_) | FrameError::Stranger => Self::Silent,
             FrameError::Broken => Self::Again(error.to_string()),
-            FrameError::Limit { .. } | FrameError::Flags(_) => Self::Misused(error.to_string()),
+            FrameError::Limit { .. } => Self::Misused(error.to_string()),
         }
     }
 }
@@ -179,7 +166,9 @@ impl From<GreetingError> for Parting {
 
 /// Bytes of weights in a frame of at most `limit` bytes.
 pub(crate) fn piece(limit: usize) -> usize {
-    limit.saturating_sub(HEAD).clamp(1, 512 << 10)
+    limit
+        .saturating_sub(HEAD + PIECE_MESSAGE)
+        .clamp(1, 512 << 10)
 }
 
 /// `len` bytes cut into pieces of at most `most`; one piece of none.
@@ -192,7 +181,7 @@ pub(crate) fn pieces(len: usize, most: usize) -> impl Iterator<Item = Range<usiz
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
     seq: u64,
-    version: u64,
+    version: i64,
     bytes: Vec<u8>,
 }
 
@@ -202,13 +191,17 @@ impl Pieces {
         self.bytes.len()
     }
 
-    /// Takes a piece, and gives all bytes once they are complete. A piece that came before is left
-    /// out.
+    /// Takes the piece of `frame`, and gives all bytes once they are complete. A piece that came
+    /// before is left out.
     ///
     /// # Errors
     /// Why it cannot be the next.
-    pub(crate) fn take(&mut self, frame: &Frame) -> Result<Option<Vec<u8>>, String> {
-        let [total, offset, version] = frame.words;
+    pub(crate) fn take(
+        &mut self,
+        frame: &Frame,
+        Piece { total, offset }: Piece,
+        version: i64,
+    ) -> Result<Option<Vec<u8>>, String> {
         if (self.seq, self.version) != (frame.seq, version) {
             *self = Self {
                 seq: frame.seq,
@@ -239,9 +232,12 @@ mod tests {
     fn pieces_come_together_once_and_in_order() {
         let bytes: Vec<u8> = (0..100).collect();
         let cut = |seq, bytes: &[u8], most: usize| -> Vec<Frame> {
-            let frame = |piece: Range<usize>| {
-                let words = [bytes.len() as u64, piece.start as u64, 3];
-                Kind::Push.frame(seq, words, bytes[piece].to_vec())
+            let frame = |range: Range<usize>| {
+                let piece = Piece {
+                    total: bytes.len() as u64,
+                    offset: range.start as u64,
+                };
+                Frame::of(seq, &Request::Push(piece), bytes[range].to_vec())
             };
             pieces(bytes.len(), most).map(frame).collect()
         };
@@ -249,49 +245,101 @@ mod tests {
         let sizes: Vec<_> = frames.iter().map(|frame| frame.body.len()).collect();
         assert_eq!(sizes, [40, 40, 20]);
         let mut pieces = Pieces::default();
-        assert_eq!(pieces.take(&frames[0]).unwrap(), None);
-        let gap = pieces.take(&frames[2]).unwrap_err();
+        let mut take = |frame: &Frame| match frame.parse().unwrap() {
+            Request::Push(piece) => pieces.take(frame, piece, 3),
+            other => panic!("expected a piece, got {other:?}"),
+        };
+        assert_eq!(take(&frames[0]).unwrap(), None);
+        let gap = take(&frames[2]).unwrap_err();
         assert!(
             gap.contains("from byte 40 on, got one from byte 80"),
             "{gap}"
         );
-        assert_eq!(pieces.take(&frames[0]).unwrap(), None);
-        assert_eq!(pieces.take(&frames[1]).unwrap(), None);
-        assert_eq!(pieces.take(&frames[2]).unwrap().unwrap(), bytes);
+        assert_eq!(take(&frames[0]).unwrap(), None);
+        assert_eq!(take(&frames[1]).unwrap(), None);
+        assert_eq!(take(&frames[2]).unwrap().unwrap(), bytes);
         // Another request begins anew.
-        assert_eq!(pieces.take(&frames[0]).unwrap(), None);
+        assert_eq!(take(&frames[0]).unwrap(), None);
         let other = cut(8, &bytes, 100);
-        assert_eq!(pieces.take(&other[0]).unwrap().unwrap(), bytes);
+        assert_eq!(take(&other[0]).unwrap().unwrap(), bytes);
         let none = cut(9, &[], 100);
-        assert_eq!(pieces.take(&none[0]).unwrap().unwrap(), b"");
-        let odd = Kind::Push.frame(10, [10, u64::MAX, 0], vec![1]);
-        assert!(pieces.take(&odd).is_err());
+        assert_eq!(take(&none[0]).unwrap().unwrap(), b"");
+        let (total, offset) = (10, u64::MAX);
+        let odd = Request::Push(Piece { total, offset });
+        assert!(take(&Frame::of(10, &odd, vec![1])).is_err());
     }
 
     #[test]
-    fn kinds_have_the_numbers_that_travel() {
-        assert_eq!(
-            Kind::of(&Kind::Current.bare(0, [0; 3])),
-            Some(Kind::Current)
-        );
-        let mut later = Kind::Bye.bare(0, [0; 3]);
-        later.kind = 48;
-        assert_eq!(Kind::of(&later), None);
-        let named = name(&later);
-        assert!(named.starts_with("of kind 48, which version 3"), "{named}");
+    fn messages_have_the_places_that_travel() {
+        let (version, text) = (0, String::new);
+        let piece = Piece {
+            total: 0,
+            offset: 0,
+        };
+        let requests = [
+            Request::Hello {
+                producer: 0,
+                is_known: false,
+                limit: 0,
+            },
+            Request::Bye,
+            Request::Bind(text()),
+            Request::Act {
+                exploration: ExplorationType::Random,
+                rows: 0,
+            },
+            Request::Push(piece),
+            Request::Pull { known: 0 },
+        ];
+        let answers = [
+            Answer::Welcome {
+                instance: 0,
+                last: 0,
+                limit: 0,
+            },
+            Answer::Forgotten,
+            Answer::Closed(Parting::Ended),
+            Answer::Failed(text()),
+            Answer::Bound(text()),
+            Answer::Acted { version },
+            Answer::Progress,
+            Answer::Pushed { version },
+            Answer::Piece { piece, version },
+            Answer::Current { version },
+        ];
+        let requests = requests.map(|request| bare(0, &request).message[0]);
+        assert_eq!(requests, [0, 1, 2, 3, 4, 5]);
+        let answers = answers.map(|answer| bare(0, &answer).message[0]);
+        assert_eq!(answers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn a_piece_of_weights_keeps_to_the_limit_of_messages() {
+        let widest = Answer::Piece {
+            piece: Piece {
+                total: u64::MAX,
+                offset: u64::MAX,
+            },
+            version: i64::MIN,
+        };
+        for limit in [1024, 100_000] {
+            let body = vec![0; piece(limit)];
+            assert!(Frame::of(u64::MAX, &widest, body).len() <= limit);
+        }
     }
 
     #[test]
     fn a_client_reads_why_a_connection_ends() {
         let reason = || "why".to_owned();
         for parting in [
+            Parting::Silent,
             Parting::Refused(reason()),
             Parting::Ended,
             Parting::Misused(reason()),
             Parting::Again(reason()),
         ] {
-            assert_eq!(Parting::of(&parting.frame().unwrap()), parting);
+            let closed = Answer::Closed(parting);
+            assert_eq!(bare(0, &closed).parse::<Answer>().unwrap(), closed);
         }
-        assert!(Parting::Silent.frame().is_none());
     }
 }

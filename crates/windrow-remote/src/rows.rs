@@ -4,10 +4,10 @@
 use serde::{Deserialize, Serialize};
 use tensordict::{DType, LeafSpec, for_dtype};
 use windrow_env::{EnvSpec, SpecOutline};
-use windrow_policy::{EnvRows, ExplorationType};
+use windrow_policy::EnvRows;
 use windrow_slab::{Key, Rows, RowsMut, SlabError};
 
-/// The body of the request that binds a client.
+/// The JSON of the request that binds a client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct BindRequest {
     pub(crate) spec: EnvSpec,
@@ -81,7 +81,7 @@ impl BindRequest {
     ///
     /// # Errors
     /// The reason, in words.
-    pub(crate) fn read(json: &[u8], most: usize, refused: Option<u8>) -> Result<Self, String> {
+    pub(crate) fn read(json: &str, most: usize, refused: Option<u8>) -> Result<Self, String> {
         /// The part that is checked before memory is allocated for the spec.
         #[derive(Deserialize)]
         struct Outline {
@@ -96,7 +96,7 @@ impl BindRequest {
         }
 
         let wrong = |error: serde_json::Error| format!("the request to bind: {error}");
-        let Outline { spec, num_envs } = serde_json::from_slice(json).map_err(wrong)?;
+        let Outline { spec, num_envs } = serde_json::from_str(json).map_err(wrong)?;
         if !(1..=MOST_ENVS).contains(&num_envs) {
             return Err(format!(
                 "expected 1 to {MOST_ENVS} environments of a client, got {num_envs}"
@@ -115,7 +115,7 @@ impl BindRequest {
             (num_envs, 0),
             most,
         )?;
-        let place: Self = serde_json::from_slice(json).map_err(wrong)?;
+        let place: Self = serde_json::from_str(json).map_err(wrong)?;
         for (key, example) in &place.spec.examples {
             check_kind(example, refused)
                 .map_err(|reason| format!("the example of {key:?}: {reason}"))?;
@@ -123,14 +123,6 @@ impl BindRequest {
         Ok(place)
     }
 }
-
-/// Types of exploration, by their number.
-pub(crate) const EXPLORATION: [ExplorationType; 4] = [
-    ExplorationType::Random,
-    ExplorationType::Mode,
-    ExplorationType::Mean,
-    ExplorationType::Deterministic,
-];
 
 /// An element as little-endian bytes.
 trait Wire: Sized + Copy {

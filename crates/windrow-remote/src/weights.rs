@@ -7,7 +7,7 @@ use windrow_policy::{PolicyError, Published, Pushed, WeightUpdater, Weights};
 
 use crate::RemoteError;
 use crate::client::Link;
-use crate::protocol::Kind;
+use crate::protocol::{Answer, Piece, Request};
 
 /// Sends weights to a [server](crate::RemoteServer), and fetches the newest; made by
 /// [`Remote::weights`](crate::Remote::weights).
@@ -40,10 +40,11 @@ impl RemoteWeights {
                 got: bytes.len(),
             });
         }
-        let answer = self.link.call(Kind::Push, [0; 3], &bytes)?;
-        match Kind::of(&answer) {
-            Some(Kind::Pushed) => Ok(answer.words[0] as i64),
-            _ => Err(self.link.unexpected(&answer)),
+        let (total, offset) = (bytes.len() as u64, 0);
+        let push = Request::Push(Piece { total, offset });
+        match self.link.call(&push, &bytes)?.0 {
+            Answer::Pushed { version } => Ok(version),
+            answer => Err(self.link.unexpected(&answer)),
         }
     }
 
@@ -53,14 +54,13 @@ impl RemoteWeights {
     /// # Errors
     /// [`RemoteError::Weights`] for bytes that are no weights, and those of the connection.
     pub fn newest(&mut self, known: i64) -> Result<Option<Published>, RemoteError> {
-        let answer = self.link.call(Kind::Pull, [known as u64, 0, 0], &[])?;
-        match Kind::of(&answer) {
-            Some(Kind::Current) => Ok(None),
-            Some(Kind::Piece) => Ok(Some(Published {
-                version: answer.words[2] as i64,
-                weights: Arc::new(TensorDict::from_bytes(&answer.body)?),
+        match self.link.call(&Request::Pull { known }, &[])? {
+            (Answer::Current { .. }, _) => Ok(None),
+            (Answer::Piece { version, .. }, bytes) => Ok(Some(Published {
+                version,
+                weights: Arc::new(TensorDict::from_bytes(&bytes)?),
             })),
-            _ => Err(self.link.unexpected(&answer)),
+            (answer, _) => Err(self.link.unexpected(&answer)),
         }
     }
 }

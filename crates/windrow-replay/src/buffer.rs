@@ -175,7 +175,7 @@ impl ReplayBuffer {
     /// samplers.
     #[must_use]
     pub fn ran_out(&self) -> bool {
-        self.shared.lock().sampler.ran_out()
+        self.shared.lock().ran_out
     }
 
     /// Whether the lock that readers need, or with `whole` also that of writers, could not be taken
@@ -244,7 +244,8 @@ impl ReplayBuffer {
     /// The exponent of importance weights; `None` when the sampler has no priorities.
     #[must_use]
     pub fn beta(&self) -> Option<f64> {
-        self.shared.lock().sampler.beta()
+        let mut state = self.shared.lock();
+        state.sampler.priorities().map(|it| it.beta())
     }
 
     /// Changes the exponent of importance weights, from the next sample on.
@@ -253,7 +254,9 @@ impl ReplayBuffer {
     /// [`ReplayError::NoPriorities`] when the sampler has none, [`ReplayError::Argument`] when it
     /// is negative or not finite.
     pub fn set_beta(&self, beta: f64) -> Result<(), ReplayError> {
-        self.shared.lock().sampler.set_beta(beta)
+        let mut state = self.shared.lock();
+        let priorities = state.sampler.priorities();
+        priorities.ok_or(ReplayError::NoPriorities)?.set_beta(beta)
     }
 
     /// Changes the exponent of priorities, of those that are set or written from now on.
@@ -262,7 +265,11 @@ impl ReplayBuffer {
     /// [`ReplayError::NoPriorities`] when the sampler has none, [`ReplayError::Argument`] when it
     /// is negative or not finite.
     pub fn set_alpha(&self, alpha: f64) -> Result<(), ReplayError> {
-        self.shared.lock().sampler.set_alpha(alpha)
+        let mut state = self.shared.lock();
+        let priorities = state.sampler.priorities();
+        priorities
+            .ok_or(ReplayError::NoPriorities)?
+            .set_alpha(alpha)
     }
 }
 
@@ -381,7 +388,7 @@ impl ReplayBufferBuilder {
         check_writer(&*self.sampler, &*self.writer)?;
         self.writer.begin(capacity)?;
         self.sampler.begin(capacity)?;
-        if self.sampler.has_priorities() {
+        if self.sampler.priorities().is_some() {
             check_room::<[i64; 2]>("the numbers of frames", capacity)?;
         }
         if let Some(limiter) = &self.limiter {
@@ -410,16 +417,14 @@ impl ReplayBufferBuilder {
 
 /// Checks that the writer fits the sampler.
 fn check_writer(sampler: &dyn Sampler, writer: &dyn Writer) -> Result<(), ReplayError> {
-    if sampler.consumes() && writer.order() == RowOrder::Ring {
-        return Err(ReplayError::Argument {
+    match sampler.order() {
+        Some(RowOrder::Ring) => check_order(writer, "which the sampler needs"),
+        Some(RowOrder::Any) if writer.order() == RowOrder::Ring => Err(ReplayError::Argument {
             name: "writer",
             expected: "one that fills rows in any order, which the sampler needs".to_owned(),
             got: writer.name().to_owned(),
-        });
-    }
-    match sampler.needs_order() {
-        true => check_order(writer, "which the sampler needs"),
-        false => Ok(()),
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -276,6 +276,7 @@ pub enum LimiterWait {
 
 /// The kinds of calls that a limiter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Access {
     /// Draws them.
     Sample,
@@ -399,6 +400,7 @@ pub enum StateError {
 
 /// The contents of a buffer, in numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Held {
     /// Frames.
     pub frames: usize,

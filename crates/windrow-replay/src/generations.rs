@@ -63,9 +63,10 @@ impl Generations {
     pub(crate) fn hand_out(&mut self, rows: impl IntoIterator<Item = usize>, numbers: &[i64]) {
         for (row, &number) in rows.into_iter().zip(numbers) {
             if let Some(drawn) = self.drawn.get_mut(row) {
-                *drawn = match self.of[row] == number {
-                    true => LastDraw::Present,
-                    false => LastDraw::Earlier,
+                *drawn = if self.of[row] == number {
+                    LastDraw::Present
+                } else {
+                    LastDraw::Earlier
                 };
             }
         }

@@ -119,9 +119,10 @@ impl Iterator for Passes<'_> {
             size, order, spare, ..
         } = &mut *self.drawn;
         let end = self.next.saturating_add(*size).min(len);
-        let oldest = match spare.len() < KEPT {
-            true => None,
-            false => spare.pop_front(),
+        let oldest = if spare.len() < KEPT {
+            None
+        } else {
+            spare.pop_front()
         };
         let rows = &order[std::mem::replace(&mut self.next, end)..end];
         let made = self

@@ -70,6 +70,7 @@ impl RowSpan {
 
 /// The order in which a [`Writer`](crate::Writer) fills rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RowOrder {
     /// One row after another, the first again after the last: new frames replace the oldest. The
     /// buffer then knows which frames follow each other, and slices can be drawn.
@@ -100,16 +101,13 @@ pub struct RowSet(Rows);
 enum Rows {
     /// They follow each other, the oldest first.
     Ring(RowSpan),
-    /// In any order: the rows, and where in that list each row of the buffer is, if it is there.
+    /// In any order.
     List {
-        rows: Vec<u32>,
-        place: Vec<u32>,
+        list: RowList,
         /// End of the rows that were ever filled.
         end: usize,
     },
 }
-
-const NOWHERE: u32 = u32::MAX;
 
 impl RowSet {
     /// No rows of a buffer of `capacity` rows that are filled in a [ring](RowOrder::Ring).
@@ -126,11 +124,8 @@ impl RowSet {
     /// No rows of a buffer of `capacity` rows that are filled in [any order](RowOrder::Any).
     #[must_use]
     pub fn list(capacity: usize) -> Self {
-        Self(Rows::List {
-            rows: Vec::new(),
-            place: vec![NOWHERE; capacity],
-            end: 0,
-        })
+        let list = RowList::new(capacity);
+        Self(Rows::List { list, end: 0 })
     }
 
     /// No rows of a buffer of `capacity` rows that are filled in this order.
@@ -155,7 +150,7 @@ impl RowSet {
     pub fn len(&self) -> usize {
         match &self.0 {
             Rows::Ring(span) => span.len,
-            Rows::List { rows, .. } => rows.len(),
+            Rows::List { list, .. } => list.len(),
         }
     }
 
@@ -170,7 +165,7 @@ impl RowSet {
     pub fn capacity(&self) -> usize {
         match &self.0 {
             Rows::Ring(span) => span.capacity,
-            Rows::List { place, .. } => place.len(),
+            Rows::List { list, .. } => list.capacity(),
         }
     }
 
@@ -183,7 +178,7 @@ impl RowSet {
     pub fn row(&self, at: usize) -> usize {
         match &self.0 {
             Rows::Ring(span) => span.row(at),
-            Rows::List { rows, .. } => rows[at] as usize,
+            Rows::List { list, .. } => list.rows()[at] as usize,
         }
     }
 
@@ -192,7 +187,7 @@ impl RowSet {
     pub fn contains(&self, row: usize) -> bool {
         match &self.0 {
             Rows::Ring(span) => span.place(row).is_some(),
-            Rows::List { place, .. } => place.get(row).is_some_and(|&place| place != NOWHERE),
+            Rows::List { list, .. } => list.contains(row),
         }
     }
 
@@ -253,8 +248,8 @@ impl RowSet {
     pub(crate) fn spans(&self) -> Vec<RowSpan> {
         match &self.0 {
             Rows::Ring(span) => vec![*span],
-            Rows::List { place, .. } => {
-                let one = |row: u32| RowSpan::new(row as usize, 1, place.len());
+            Rows::List { list, .. } => {
+                let one = |row: u32| RowSpan::new(row as usize, 1, list.capacity());
                 self.sorted().into_iter().map(one).collect()
             }
         }
@@ -268,10 +263,9 @@ impl RowSet {
                 debug_assert_eq!((span.first + span.len) % span.capacity, added.first);
                 span.len += added.len;
             }
-            Rows::List { rows, place, end } => {
+            Rows::List { list, end } => {
                 for row in added.rows() {
-                    place[row] = rows.len() as u32;
-                    rows.push(row as u32);
+                    list.add(row);
                     *end = (*end).max(row + 1);
                 }
             }
@@ -286,15 +280,75 @@ impl RowSet {
                 span.first = span.row(removed.len) % span.capacity;
                 span.len -= removed.len;
             }
-            Rows::List { rows, place, .. } => {
-                for row in removed.rows() {
-                    let at = std::mem::replace(&mut place[row], NOWHERE) as usize;
-                    rows.swap_remove(at);
-                    if let Some(&moved) = rows.get(at) {
-                        place[moved as usize] = at as u32;
-                    }
-                }
-            }
+            Rows::List { list, .. } => removed.rows().for_each(|row| list.remove(row)),
+        }
+    }
+}
+
+/// Rows in any order, each at most once. Adding and removing one costs O(1).
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RowList {
+    rows: Vec<u32>,
+    /// By row of the buffer: its index in `rows`, or [`NOWHERE`].
+    place: Vec<u32>,
+}
+
+/// Marks a row that is not in a [`RowList`].
+const NOWHERE: u32 = u32::MAX;
+
+impl RowList {
+    /// No rows of a buffer of `capacity` rows.
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            rows: Vec::new(),
+            place: vec![NOWHERE; capacity],
+        }
+    }
+
+    pub(crate) fn rows(&self) -> &[u32] {
+        &self.rows
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.place.len()
+    }
+
+    pub(crate) fn contains(&self, row: usize) -> bool {
+        self.place.get(row).is_some_and(|&place| place != NOWHERE)
+    }
+
+    /// Adds `row` at the end, unless it is in the list.
+    pub(crate) fn add(&mut self, row: usize) {
+        if self.place[row] == NOWHERE {
+            self.place[row] = self.rows.len() as u32;
+            self.rows.push(row as u32);
+        }
+    }
+
+    /// Removes `row`, if it is in the list.
+    pub(crate) fn remove(&mut self, row: usize) {
+        if self.place[row] != NOWHERE {
+            self.take(self.place[row] as usize);
+        }
+    }
+
+    /// Removes the row at index `at`. The last row moves to its place.
+    pub(crate) fn take(&mut self, at: usize) -> u32 {
+        let row = self.rows.swap_remove(at);
+        self.place[row as usize] = NOWHERE;
+        if let Some(&moved) = self.rows.get(at) {
+            self.place[moved as usize] = at as u32;
+        }
+        row
+    }
+
+    pub(crate) fn clear(&mut self) {
+        for row in self.rows.drain(..) {
+            self.place[row as usize] = NOWHERE;
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::episode_ends::EpisodeMarks;
 
 /// Frames of one episode that lie in successive rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Run {
     /// Number of the first frame that is left of it, counted from the first frame ever written. It
     /// lies in row `first % capacity`.
@@ -33,6 +34,7 @@ pub(crate) enum Author {
 
 /// A place between two frames where one run ends, another begins, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Boundary {
     /// Index of the frame after it, among those that are written together; their number where the
     /// last run ends with the last of them.
@@ -299,9 +301,10 @@ impl Runs {
             let apart = false;
             boundaries.push(Boundary { at, ended, apart });
         }
-        let open = match ended || marks.len() == 0 {
-            true => Open::No,
-            false => marks.open(),
+        let open = if ended || marks.len() == 0 {
+            Open::No
+        } else {
+            marks.open()
         };
         NewRuns {
             boundaries,

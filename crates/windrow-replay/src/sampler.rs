@@ -1,13 +1,25 @@
 //! Samplers choose the frames of a batch.
+//!
+//! A sampler draws a unit in an order, each from one of these parts:
+//!
+//! | | frames | slices: `SliceRules` |
+//! |---|---|---|
+//! | uniform | `RandomSampler` | `Eligible` trajectories |
+//! | once in each pass | `RowList` | `Pass` over trajectories |
+//! | by priority: `Priorities` | `SumTree` of frames | `SumTree` of frames where slices begin |
+//! | until used up | `ConsumingSampler` | none: slices need a ring |
+//!
+//! The parts differ by unit because frames are independent, whereas trajectories grow and shrink.
 
 use std::fmt::Debug;
 
 use tensordict::{NestedKey, TensorDict};
 
-use crate::{Reduction, ReplayError, RowSet, RowSpan, RunKeys, Runs, SampleRng, Shortage};
+use crate::{ReplayError, RowOrder, RowSet, RowSpan, RunKeys, Runs, SampleRng, Shortage};
 
 mod consuming;
 mod hindsight;
+mod priorities;
 mod prioritized;
 mod prioritized_slice;
 mod random;
@@ -29,6 +41,7 @@ pub mod samplers {
     pub use super::without_replacement::SamplerWithoutReplacement;
 }
 
+pub use priorities::Priorities;
 pub use samplers::*;
 
 /// Chooses rows. Its methods are never called concurrently: the buffer holds its lock.
@@ -51,10 +64,11 @@ pub trait Sampler: CloneSampler + Debug + Send {
         None
     }
 
-    /// Whether the sampler needs frames in order: [`Frames::row`] then counts from the oldest. The
-    /// buffer refuses writers that do not keep frames in order.
-    fn needs_order(&self) -> bool {
-        self.run_keys().is_some()
+    /// The order in which rows must be filled; `None` when any will do. The buffer refuses writers
+    /// of another order. With [`RowOrder::Ring`], [`Frames::row`] counts from the oldest frame.
+    /// Only with [`RowOrder::Any`] may a draw [use frames up](Draw::spent).
+    fn order(&self) -> Option<RowOrder> {
+        self.run_keys().map(|_| RowOrder::Ring)
     }
 
     /// Most rows of a draw for a batch of `batch_size` frames. There may be more rows than frames
@@ -63,27 +77,10 @@ pub trait Sampler: CloneSampler + Debug + Send {
         batch_size
     }
 
-    /// Whether frames have priorities, which [`update_priority`](Self::update_priority) sets.
-    fn has_priorities(&self) -> bool {
-        self.beta().is_some()
-    }
-
-    /// The entry that gives new frames their priorities, and how several values make one. Frames
-    /// may lack it.
-    fn priority_key(&self) -> Option<(&NestedKey, Reduction)> {
+    /// The arguments of priorities; `None` when frames have none. Where they have some,
+    /// [`update_priority`](Self::update_priority) sets them.
+    fn priorities(&mut self) -> Option<&mut Priorities> {
         None
-    }
-
-    /// Whether draws use frames up, see [`spent`](Self::spent). The buffer refuses writers that
-    /// fill rows in a ring.
-    fn consumes(&self) -> bool {
-        false
-    }
-
-    /// Takes the rows that the last draw has used up. The buffer drops them: no later draw has
-    /// their frames.
-    fn spent(&mut self) -> Vec<u32> {
-        Vec::new()
     }
 
     /// These rows were filled; `frames` contains them already.
@@ -111,15 +108,10 @@ pub trait Sampler: CloneSampler + Debug + Send {
         rng: &mut SampleRng,
     ) -> Result<Draw, NoDraw>;
 
-    /// Whether the last draw ended a pass over the frames. The next draw begins another.
-    fn ran_out(&self) -> bool {
-        false
-    }
-
     /// Sets the priorities of rows: `priorities` has one for each of `rows`, finite and not
     /// negative. Rows without a frame are skipped, such as -1, which stands for a row whose frame
-    /// was overwritten. Returns the number of priorities that were set. Called where the sampler
-    /// [has priorities](Self::has_priorities).
+    /// was overwritten. Returns the number of priorities that were set. Called where there are
+    /// [`priorities`](Self::priorities).
     ///
     /// # Errors
     /// [`ReplayError::NoPriorities`] when the sampler has none.
@@ -130,29 +122,6 @@ pub trait Sampler: CloneSampler + Debug + Send {
         frames: &Frames<'_>,
     ) -> Result<usize, ReplayError> {
         let _ = (rows, priorities, frames);
-        Err(ReplayError::NoPriorities)
-    }
-
-    /// The exponent of importance weights; `None` when the sampler has no priorities.
-    fn beta(&self) -> Option<f64> {
-        None
-    }
-
-    /// Changes the exponent of importance weights.
-    ///
-    /// # Errors
-    /// [`ReplayError::NoPriorities`] when the sampler has none.
-    fn set_beta(&mut self, beta: f64) -> Result<(), ReplayError> {
-        let _ = beta;
-        Err(ReplayError::NoPriorities)
-    }
-
-    /// Changes the exponent of priorities, of those that are set or written from now on.
-    ///
-    /// # Errors
-    /// [`ReplayError::NoPriorities`] when the sampler has none.
-    fn set_alpha(&mut self, alpha: f64) -> Result<(), ReplayError> {
-        let _ = alpha;
         Err(ReplayError::NoPriorities)
     }
 
@@ -195,6 +164,13 @@ pub trait CloneSampler {
 impl<S: Sampler + Clone + 'static> CloneSampler for S {
     fn clone_box(&self) -> Box<dyn Sampler> {
         Box::new(self.clone())
+    }
+}
+
+// So that a sampler that holds another one can be derived to be `Clone`.
+impl Clone for Box<dyn Sampler> {
+    fn clone(&self) -> Self {
+        (**self).clone_box()
     }
 }
 
@@ -263,9 +239,23 @@ pub struct Draw {
     pub weights: Option<Vec<f32>>,
     /// The slices that the rows form, where they are not single frames.
     pub slices: Option<Slices>,
+    /// The rows whose frames this draw uses up: the buffer drops them, and no later draw
+    /// has their frames. Only for samplers whose [`order`](Sampler::order) is [`RowOrder::Any`].
+    pub spent: Vec<u32>,
+    /// Whether this draw ends a pass over the frames. The next draw begins another.
+    pub ends_pass: bool,
 }
 
 impl Draw {
+    /// These rows, as single frames without weights.
+    #[must_use]
+    pub fn of(rows: Vec<u32>) -> Self {
+        Self {
+            rows,
+            ..Self::default()
+        }
+    }
+
     /// Checks the draw of a sampler, which may be of another crate.
     ///
     /// # Errors
@@ -277,12 +267,16 @@ impl Draw {
             return wrong(format!("at most {most}"), format!("{count} rows"));
         }
         let is_lost = |row: &&u32| !frames.contains(**row as usize);
-        if let Some(row) = self.rows.iter().find(is_lost) {
+        if let Some(row) = self.rows.iter().chain(&self.spent).find(is_lost) {
             return wrong("rows that hold frames".to_owned(), format!("row {row}"));
         }
         if let Some(weights) = self.weights.as_ref().filter(|it| it.len() != count) {
             let got = format!("{} weights", weights.len());
             return wrong(format!("one for each of {count} rows"), got);
+        }
+        if !self.spent.is_empty() && frames.rows.order() == RowOrder::Ring {
+            let expected = "none where rows are filled in a ring".to_owned();
+            return wrong(expected, format!("{} rows to use up", self.spent.len()));
         }
         self.slices
             .as_ref()
@@ -338,6 +332,7 @@ impl Slices {
 
 /// The reason why a sampler drew nothing.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum NoDraw {
     /// Frames are missing.
     Shortage(Shortage),

@@ -129,10 +129,7 @@ impl SavedState {
         let saved = Self {
             capacity,
             cursor: counts.cursor as usize,
-            runs: match dict.contains_key("runs") {
-                true => Some(runs_of(dict, rows.len())?),
-                false => None,
-            },
+            runs: (dict.contains_key("runs").then(|| runs_of(dict, rows.len()))).transpose()?,
             rows,
             write_count: counts.write_count as u64,
             sampled: counts.sampled as u64,
@@ -140,9 +137,10 @@ impl SavedState {
             rng: SampleRng::resume(seed as u64, drawn as u64),
             writer: writer_of(dict)?,
             sampler: dict.get_dict("sampler")?.clone(),
-            generations: match dict.contains_key("generations") {
-                true => Some(Generations::parse(dict.get_dict("generations")?, capacity)?),
-                false => None,
+            generations: if dict.contains_key("generations") {
+                Some(Generations::parse(dict.get_dict("generations")?, capacity)?)
+            } else {
+                None
             },
         };
         if let Some(runs) = &saved.runs {
@@ -227,9 +225,10 @@ fn runs_of(dict: &TensorDict, frames: usize) -> Result<SavedRuns, ReplayError> {
         firsts: numbers("first")?,
         lens: numbers("len")?,
         // Old states do not have it: their runs are all apart.
-        apart: match dict.contains_key(("runs", "apart")) {
-            true => flags("apart")?,
-            false => vec![true; ended.len()],
+        apart: if dict.contains_key(("runs", "apart")) {
+            flags("apart")?
+        } else {
+            vec![true; ended.len()]
         },
         ended,
         next: *next.first().ok_or(StateError::Ring)?,

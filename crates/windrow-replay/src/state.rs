@@ -34,6 +34,8 @@ pub(crate) struct BufferState {
     pub(crate) write_count: u64,
     /// Frames sampled since then.
     pub(crate) sampled: u64,
+    /// Whether the last sample ended a pass over the frames.
+    pub(crate) ran_out: bool,
     /// Frames overwritten since the last sample, in a ring.
     pub(crate) overwritten: u64,
     /// By row, while a checkpoint is written: whether its frame is still to be copied.
@@ -80,15 +82,15 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    fn of(sampler: &dyn Sampler) -> Arc<Self> {
+    fn of(sampler: &mut dyn Sampler) -> Arc<Self> {
+        let priority = sampler.priorities().and_then(|it| it.entry());
         let runs = sampler.run_keys();
-        let priority = sampler.priority_key();
         let (needed, runs) = (runs.is_some(), runs.cloned().unwrap_or_default());
         Arc::new(Self {
             needed,
             fingerprint: runs.fingerprint(),
             runs,
-            priority: priority.map(|(key, reduction)| (key.clone(), reduction)),
+            priority,
         })
     }
 
@@ -121,20 +123,22 @@ impl BufferState {
     pub(crate) fn new(
         capacity: usize,
         writer: Box<dyn Writer>,
-        sampler: Box<dyn Sampler>,
+        mut sampler: Box<dyn Sampler>,
         limiter: Option<RateLimiter>,
         rng: SampleRng,
     ) -> Self {
+        let has_priorities = sampler.priorities().is_some();
         Self {
             contents: Contents::new(writer.order(), capacity),
-            keys: Keys::of(&*sampler),
-            generations: sampler.has_priorities().then(|| Generations::new(capacity)),
+            keys: Keys::of(&mut *sampler),
+            generations: has_priorities.then(|| Generations::new(capacity)),
             sampler,
             writer,
             limiter,
             rng,
             write_count: 0,
             sampled: 0,
+            ran_out: false,
             overwritten: 0,
             saving: None,
             writing: false,
@@ -146,9 +150,10 @@ impl BufferState {
     /// Replaces the sampler by one that has begun, and announces the rows that hold frames to it.
     pub(crate) fn replace_sampler(&mut self, mut sampler: Box<dyn Sampler>) {
         self.contents.announce(&mut *sampler);
-        self.keys = Keys::of(&*sampler);
+        self.keys = Keys::of(&mut *sampler);
         self.sampler = sampler;
-        if !self.sampler.has_priorities() {
+        self.ran_out = false;
+        if self.sampler.priorities().is_none() {
             self.generations = None;
         } else if self.generations.is_none() {
             self.generations = Some(Generations::new(self.contents.rows.capacity()));
@@ -170,7 +175,7 @@ impl BufferState {
         rows: &[i64],
         priorities: &[f32],
     ) -> Result<(), ReplayError> {
-        if self.sampler.has_priorities() {
+        if self.generations.is_some() {
             let frames = self.contents.frames();
             self.sampler.update_priority(rows, priorities, &frames)?;
         }
@@ -268,7 +273,7 @@ impl BufferState {
         if is_ring != saved.runs.is_some() {
             return Err(StateError::Writer.into());
         }
-        let (mut sampler, mut writer) = (self.sampler.clone_box(), self.writer.clone_box());
+        let (mut sampler, mut writer) = (self.sampler.clone(), self.writer.clone_box());
         sampler.cleared();
         writer.cleared();
         writer.load_state_dict(&saved.writer, &saved.rows)?;
@@ -324,7 +329,8 @@ impl BufferState {
             }
             numbers
         });
-        for row in self.sampler.spent() {
+        self.ran_out = draw.ends_pass;
+        for &row in &draw.spent {
             self.evict(RowSpan::new(row as usize, 1, self.contents.rows.capacity()));
         }
         self.sampled += draw.rows.len() as u64;

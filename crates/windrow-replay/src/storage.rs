@@ -135,6 +135,7 @@ pub fn frames_within(bytes: usize, frames: &TensorDict) -> Result<usize, ReplayE
 
 /// The contents of a storage when it was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Recovered {
     /// Rows that are whole, in order.
     pub rows: Vec<Range<u32>>,

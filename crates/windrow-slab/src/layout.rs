@@ -329,11 +329,7 @@ fn leaves(record: &RecordSpec) -> Columns<(LeafSpec, bool)> {
     let under_next = |leaf: &LeafSpec| {
         let key = next.join(&leaf.key);
         let hidden = written(&leaf.key) && written(&key);
-        let leaf = LeafSpec {
-            key,
-            ..leaf.clone()
-        };
-        (leaf, !hidden)
+        (LeafSpec::new(key, leaf.dtype, &leaf.shape), !hidden)
     };
     let reward = LeafSpec::new(("next", "reward"), DType::F32, [1]);
     Columns {
@@ -368,9 +364,9 @@ fn delivered(
     leaves: &Columns<(LeafSpec, bool)>,
     columns: &Columns<Column>,
 ) -> Result<Vec<Delivered>, SlabError> {
-    let next_version = leaves.version.iter().map(|(leaf, _)| LeafSpec {
-        key: NestedKey::from("next").join(&leaf.key),
-        ..leaf.clone()
+    let next_version = leaves.version.iter().map(|(leaf, _)| {
+        let key = NestedKey::from("next").join(&leaf.key);
+        LeafSpec::new(key, leaf.dtype, &leaf.shape)
     });
     let shown = leaves.iter().zip(columns.iter());
     let shown = shown.filter(|((_, delivered), _)| *delivered);

@@ -25,8 +25,15 @@ use crate::slab::Slab;
 pub struct Lease {
     leased: Arc<LeasedSlab>,
     seq: u64,
-    commits: Vec<Commit>,
-    order: Option<Vec<usize>>,
+    parts: Parts,
+}
+
+/// What the ring knows of the parts of a slab.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) commits: Vec<Commit>,
+    pub(crate) ages: Vec<u64>,
+    pub(crate) order: Option<Vec<usize>>,
 }
 
 /// A dimension of a batch, by the distance between two of its indices.
@@ -59,13 +66,12 @@ impl Lease {
         slab: Arc<Slab>,
         slot: usize,
         seq: u64,
-        (commits, order): (Vec<Commit>, Option<Vec<usize>>),
+        parts: Parts,
     ) -> Self {
         Self {
             leased: Arc::new(LeasedSlab { ring, slab, slot }),
             seq,
-            commits,
-            order,
+            parts,
         }
     }
 
@@ -78,7 +84,15 @@ impl Lease {
     /// The commit of each part; one that was cut short has fewer steps than room.
     #[must_use]
     pub fn commits(&self) -> &[Commit] {
-        &self.commits
+        &self.parts.commits
+    }
+
+    /// The age of each part that was claimed: how many [publications](Ring::publication) were
+    /// finished from then until the slab was taken, where those between two deliveries count as
+    /// one.
+    #[must_use]
+    pub fn ages(&self) -> &[u64] {
+        &self.parts.ages
     }
 
     /// All parts in an order in which those of one worker follow each other in time, where a worker
@@ -86,7 +100,7 @@ impl Lease {
     /// each part has a worker of its own.
     #[must_use]
     pub fn order(&self) -> Option<&[usize]> {
-        self.order.as_deref()
+        self.parts.order.as_deref()
     }
 
     /// How the frames of the slab are divided into parts.
@@ -102,7 +116,7 @@ impl Lease {
     }
 
     fn steps(&self) -> usize {
-        self.commits.iter().map(|commit| commit.steps).sum()
+        self.parts.commits.iter().map(|commit| commit.steps).sum()
     }
 
     /// One part as a [`TensorDict`] over the slab's memory: `[time]`, or `[env, time]` when the
@@ -111,7 +125,7 @@ impl Lease {
     /// # Errors
     /// [`TensorError::Index`] for a part that the slab does not have.
     pub fn part(&self, part: usize) -> Result<TensorDict, TensorError> {
-        let parts = self.commits.len();
+        let parts = self.parts.commits.len();
         if part >= parts {
             return Err(TensorError::Index {
                 index: part,
@@ -119,7 +133,7 @@ impl Lease {
                 size: parts,
             });
         }
-        let steps = self.commits[part].steps;
+        let steps = self.parts.commits[part].steps;
         self.view(part, self.shares().envs, &[(Dim::Time, steps)])
     }
 
@@ -127,7 +141,7 @@ impl Lease {
     /// that the slab does not have.
     #[must_use]
     pub fn notes(&self, part: usize) -> &[f64] {
-        if part >= self.commits.len() {
+        if part >= self.parts.commits.len() {
             return &[];
         }
         let (offset, count) = self.layout().notes(part);
@@ -144,7 +158,7 @@ impl Lease {
     /// # Errors
     /// Those of [`Part::write_to`](crate::Part::write_to).
     pub fn write_part(&self, part: usize, bytes: &mut Vec<u8>) -> Result<(), SlabError> {
-        let Some(commit) = self.commits.get(part) else {
+        let Some(commit) = self.parts.commits.get(part) else {
             return Ok(());
         };
         // SAFETY: nobody writes a leased slab, and the ring's layout is that of its slabs.
@@ -159,8 +173,8 @@ impl Lease {
     /// The errors of [`TensorDict::set`], which no valid layout causes.
     pub fn along_time(&self) -> Result<Option<TensorDict>, TensorError> {
         let shares = self.shares();
-        let whole = self.commits.iter().zip(&shares.steps);
-        let parts = self.commits.len();
+        let whole = self.parts.commits.iter().zip(&shares.steps);
+        let parts = self.parts.commits.len();
         if shares.order != PartOrder::Sequential
             || whole
                 .take(parts - 1)
@@ -180,10 +194,14 @@ impl Lease {
     /// As [`along_time`](Self::along_time).
     pub fn along_envs(&self) -> Result<Option<TensorDict>, TensorError> {
         let shares = self.shares();
-        let steps = self.commits[0].steps;
+        let steps = self.parts.commits[0].steps;
         if shares.order != PartOrder::Interleaved
             || !shares.batched
-            || self.commits.iter().any(|commit| commit.steps != steps)
+            || self
+                .parts
+                .commits
+                .iter()
+                .any(|commit| commit.steps != steps)
         {
             return Ok(None);
         }
@@ -198,14 +216,14 @@ impl Lease {
     /// As [`along_time`](Self::along_time).
     pub fn stacked(&self) -> Result<Option<TensorDict>, TensorError> {
         let steps = self.layout().shares.steps[0];
-        let whole = self.commits.iter().zip(&self.layout().shares.steps);
+        let whole = self.parts.commits.iter().zip(&self.layout().shares.steps);
         if whole
             .clone()
             .any(|(commit, &room)| (commit.steps, room) != (steps, steps))
         {
             return Ok(None);
         }
-        let dims = [(Dim::Part, self.commits.len()), (Dim::Time, steps)];
+        let dims = [(Dim::Part, self.parts.commits.len()), (Dim::Time, steps)];
         self.view(0, self.shares().envs, &dims).map(Some)
     }
 

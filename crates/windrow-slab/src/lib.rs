@@ -23,7 +23,7 @@ pub use lease::Lease;
 pub use part::{Part, PartRows, Step};
 #[cfg(target_os = "linux")]
 pub use ring::Pump;
-pub use ring::{Commit, Order, Ring, RingSpec};
+pub use ring::{Commit, MaxAge, Order, Publication, Ring, RingSpec};
 pub use row_block::RowBlock;
 pub use rows::{Key, Row, RowMut, Rows, RowsMut};
 pub use scheduling::become_batch_thread;

@@ -1,6 +1,7 @@
 //! Lends the parts of slabs to workers, and whole slabs to the consumer. The crate's README
 //! describes the protocol; ADR 0002 says why one mutex guards it.
 
+mod age;
 #[cfg(target_os = "linux")]
 mod pump;
 #[cfg(target_os = "linux")]
@@ -18,10 +19,11 @@ use windrow_sync::{Mutex, lock};
 use crate::SlabError;
 use crate::control::Control;
 use crate::layout::Layout;
-use crate::lease::Lease;
+use crate::lease::{Lease, Parts};
 use crate::part::{Owner, Part};
 use crate::slab::Slab;
 
+pub use age::{MaxAge, Publication};
 #[cfg(target_os = "linux")]
 pub use pump::Pump;
 pub(crate) use state::Ticket;
@@ -52,6 +54,9 @@ pub struct RingSpec {
     /// Once this many parts of a slab are committed, the others are to be cut short at their next
     /// step.
     pub cut_after: Option<usize>,
+    /// How old the weights of a part may be when its slab is taken; without it, any age will do,
+    /// and the slab that is complete first is taken first.
+    pub max_age: Option<MaxAge>,
 }
 
 impl RingSpec {
@@ -265,6 +270,62 @@ impl Ring {
         Ok(())
     }
 
+    /// Asks for `slabs` slabs at once, those that were asked for and are still to come among them:
+    /// workers may begin all of them.
+    ///
+    /// # Errors
+    /// As [`request`](Self::request).
+    pub fn request_many(&self, slabs: usize) -> Result<(), SlabError> {
+        self.locked(|states| states.ask_for(slabs as u64))?;
+        self.waits.wake_workers();
+        Ok(())
+    }
+
+    /// Nobody waits for what was requested, until the next request: no publication waits until it
+    /// is taken.
+    pub fn leave_unattended(&self) {
+        self.locked(SlabStates::leave_unattended);
+        self.waits.wake_workers();
+    }
+
+    /// The consumer has taken `slabs` slabs that it delivers before others: those that are started
+    /// now come later by as many, which counts for [`RingSpec::max_age`].
+    pub fn keep(&self, slabs: usize) {
+        let slabs = slabs as u64;
+        if self.locked(|states| std::mem::replace(&mut states.kept, slabs)) != slabs {
+            self.waits.wake_workers();
+        }
+    }
+
+    /// A publication of what workers load when they claim a part, such as weights, for `worker` or
+    /// for all. It counts for [`Lease::ages`].
+    #[must_use]
+    pub fn publication(&self, worker: Option<usize>) -> Publication<'_> {
+        Publication::new(self, worker)
+    }
+
+    /// How many publications have ended, after each of which workers that were refused a part may
+    /// get one; waits for the end of one under way. Always 0 without [`RingSpec::max_age`].
+    #[must_use]
+    pub fn publications(&self) -> u64 {
+        let ended = |states: &mut SlabStates| states.publications();
+        self.waits.room.wait(&self.states, ended)
+    }
+
+    /// The age of the oldest part that was claimed and not taken: see [`Lease::ages`].
+    #[must_use]
+    pub fn oldest(&self) -> u64 {
+        self.locked(|states| states.ages_of_parts().map(|(_, age)| age).max())
+            .unwrap_or(0)
+    }
+
+    /// How long complete slabs have waited for older ones, which would have been too old after
+    /// them.
+    #[must_use]
+    pub fn was_held_back(&self) -> Duration {
+        self.locked(|states| states.was_held_back)
+    }
+
     /// Asks for one more slab and waits until it is complete.
     ///
     /// # Errors
@@ -465,10 +526,16 @@ impl Ring {
             seq,
             slab,
             commits,
+            ages,
             order,
             ..
         } = taken;
-        Lease::new(Arc::clone(self), slab, slot, seq, (commits, order))
+        let parts = Parts {
+            commits,
+            ages,
+            order,
+        };
+        Lease::new(Arc::clone(self), slab, slot, seq, parts)
     }
 
     fn locked<R>(&self, change: impl FnOnce(&mut SlabStates) -> R) -> R {

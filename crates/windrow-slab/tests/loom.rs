@@ -23,6 +23,7 @@ fn ring(order: Order, workers: usize, parts: usize, ahead: usize, max_slabs: usi
         ahead,
         max_slabs,
         cut_after: None,
+        max_age: None,
     };
     of_steps(1, parts, spec)
 }
@@ -113,6 +114,7 @@ fn with_text(ahead: usize, max_slabs: usize) -> Arc<Ring> {
         ahead,
         max_slabs,
         cut_after: None,
+        max_age: None,
     };
     Ring::new(Layout::new(&record, shares).unwrap(), spec).unwrap()
 }
@@ -332,6 +334,7 @@ fn a_slab_with_a_cut_part_has_a_step_of_each_and_one_whole_part() {
             ahead: 0,
             max_slabs: 1,
             cut_after: Some(1),
+            max_age: None,
         };
         let ring = of_steps(2, 2, spec);
         let workers = [cuttable(&ring, 0), cuttable(&ring, 1)];
@@ -357,6 +360,7 @@ fn a_cut_from_another_thread_leaves_a_step_and_a_stop_its_end() {
             ahead: 1,
             max_slabs: 2,
             cut_after: None,
+            max_age: None,
         };
         let ring = of_steps(2, 1, spec);
         let worker = cuttable(&ring, 0);

@@ -85,6 +85,7 @@ fn ring(ahead: usize, max_slabs: usize) -> Arc<Ring> {
         ahead,
         max_slabs,
         cut_after: None,
+        max_age: None,
     };
     Ring::shared(Layout::new(&RecordSpec::default(), shares).unwrap(), spec).unwrap()
 }

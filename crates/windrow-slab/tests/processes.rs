@@ -60,6 +60,7 @@ fn spec(max_slabs: usize) -> RingSpec {
         ahead: 0,
         max_slabs,
         cut_after: None,
+        max_age: None,
     }
 }
 

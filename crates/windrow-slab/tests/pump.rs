@@ -125,6 +125,7 @@ impl Scene {
             ahead,
             max_slabs,
             cut_after: None,
+            max_age: None,
         };
         let ring = Ring::shared(layout(workers), spec).unwrap();
         let (begins, begun) = channel();
@@ -437,6 +438,7 @@ fn ring_of_one() -> Arc<Ring> {
         ahead: 0,
         max_slabs: 1,
         cut_after: None,
+        max_age: None,
     };
     Ring::shared(layout(1), spec).unwrap()
 }
@@ -544,6 +546,7 @@ fn a_ring_larger_than_memory_is_refused_when_it_is_built() {
         ahead: 0,
         max_slabs: usize::MAX,
         cut_after: None,
+        max_age: None,
     };
     let error = Ring::shared(layout, spec).unwrap_err();
     assert!(matches!(error, SlabError::NoMemory { .. }), "{error}");

@@ -20,6 +20,7 @@ fn ring(order: Order, workers: usize, parts: usize, ahead: usize, max_slabs: usi
         ahead,
         max_slabs,
         cut_after: None,
+        max_age: None,
     };
     of_parts(parts, PartOrder::Sequential, spec)
 }
@@ -127,6 +128,7 @@ fn both_orders_of_parts_show_the_same_frames_and_each_has_a_flat_view() {
         ahead: 0,
         max_slabs: 4,
         cut_after: None,
+        max_age: None,
     };
     for order in [PartOrder::Sequential, PartOrder::Interleaved] {
         let ring = of_parts(2, order, spec);
@@ -361,6 +363,7 @@ fn a_slab_that_there_is_no_memory_for_is_an_error() {
         ahead: 0,
         max_slabs: 2,
         cut_after: None,
+        max_age: None,
     };
     let error = Ring::new(layout, spec).unwrap_err();
     let frames = 2 << 28;
@@ -503,6 +506,7 @@ fn parts_and_workers_must_go_together() {
         ahead: 0,
         max_slabs: 1,
         cut_after: None,
+        max_age: None,
     };
     assert!(matches!(
         Ring::new(layout(), spec),
@@ -550,6 +554,7 @@ fn cutting() -> Arc<Ring> {
         ahead: 0,
         max_slabs: 2,
         cut_after: Some(1),
+        max_age: None,
     };
     Ring::new(Layout::new(&RecordSpec::default(), shares).unwrap(), spec).unwrap()
 }
@@ -885,6 +890,7 @@ fn each_part_has_notes_of_its_own_from_its_owner_to_its_worker_and_back() {
             ahead: 0,
             max_slabs: 1,
             cut_after: None,
+            max_age: None,
         };
         let ring = Ring::new(Layout::new(&record, shares).unwrap(), spec).unwrap();
         for round in 0..2 {

@@ -38,6 +38,7 @@ fn ring(parts: usize, steps: usize, order: PartOrder, max_slabs: usize) -> Arc<R
         ahead: 0,
         max_slabs,
         cut_after: None,
+        max_age: None,
     };
     Ring::new(Layout::new(&record, shares).unwrap(), spec).unwrap()
 }

@@ -3,7 +3,6 @@
 //! All sides store the same columns; batches hold 2048 frames (1 environment) or 4096 (64), which
 //! stay in the cache of a core, or 131,072, which do not. The lines `c_*`, on Linux, compare
 //! processor time, which other programs hardly change; the C compiler is `cc` or what `CC` names.
-//! Beside C with polynomials, the environments have `fast_math`, too.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #[path = "common/hand.rs"]
@@ -16,7 +15,6 @@ mod net;
 #[path = "common/mod.rs"]
 mod timing;
 
-use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use windrow::envs::EnvRecipe;
@@ -36,16 +34,7 @@ fn main() {
 
 /// A collector over `envs` environments; without a policy, actions are random.
 fn collector(envs: usize, frames: usize, policy: Option<NetworkPolicy>) -> Collector {
-    collector_of(EnvRecipe::of("CartPole-v1"), envs, frames, policy)
-}
-
-fn collector_of(
-    env: EnvRecipe,
-    envs: usize,
-    frames: usize,
-    policy: Option<NetworkPolicy>,
-) -> Collector {
-    let builder = Collector::builder(env)
+    let builder = Collector::builder(EnvRecipe::of("CartPole-v1"))
         .num_envs(envs)
         .frames_per_batch(frames)
         .seed(7);
@@ -91,13 +80,12 @@ fn random(name: &str, envs: usize, frames: usize, target: f64) {
 /// Beside C that steps columns of environments, and evaluates the network, by vector instructions.
 #[cfg(target_os = "linux")]
 fn beside_c() {
-    use limit::Program::{Libm, Network, Polynomial};
+    use limit::Program::{Network, Random};
 
     let lines = [
-        ("c_64_envs", (64, 4096), Libm, 0.50),
-        ("c_64_envs_large_batches", (64, 131_072), Libm, 0.50),
-        ("c_64_envs_polynomial", (64, 4096), Polynomial, 0.50),
-        ("c_1_env", (1, 2048), Libm, 0.80),
+        ("c_64_envs", (64, 4096), Random, 0.50),
+        ("c_64_envs_large_batches", (64, 131_072), Random, 0.50),
+        ("c_1_env", (1, 2048), Random, 0.80),
         ("c_network_64_envs", (64, 4096), Network, 1.0),
         ("c_network_1_env", (1, 2048), Network, 0.60),
     ];
@@ -105,9 +93,7 @@ fn beside_c() {
         if timing::is_chosen(name) {
             let acts = matches!(program, Network);
             let policy = acts.then(|| NetworkPolicy::new(net::network(), Head::Categorical));
-            let fast_math = BTreeMap::from([("fast_math", matches!(program, Polynomial))]);
-            let env = EnvRecipe::of("CartPole-v1").with_arguments(&fast_math);
-            let mut ours = collector_of(env.unwrap(), envs, frames, policy);
+            let mut ours = collector(envs, frames, policy);
             let collect = &mut || black_box(ours.next().unwrap().unwrap()).numel() as u64;
             limit::ratio(name, target, collect, (envs, frames), program);
         }

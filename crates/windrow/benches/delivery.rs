@@ -177,6 +177,7 @@ fn handover() {
         ahead: 1,
         max_slabs: 4,
         cut_after: None,
+        max_age: None,
     };
     timing::at_most("handover_us", 2.0, || {
         let layout = Layout::new(&RecordSpec::default(), shares.clone()).unwrap();

@@ -81,11 +81,7 @@ impl<P: Policy> Actor<P> {
     }
 
     fn act(&mut self) -> f64 {
-        let input = PolicyIn {
-            obs: self.obs.rows(),
-            envs: &self.envs,
-            exploration: ExplorationType::Random,
-        };
+        let input = PolicyIn::new(self.obs.rows(), &self.envs, ExplorationType::Random);
         let start = Instant::now();
         self.policy.act(&input, self.out.rows_mut()).unwrap();
         let time = start.elapsed();

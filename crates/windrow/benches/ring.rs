@@ -36,6 +36,7 @@ fn nanoseconds(workers: usize) -> f64 {
         ahead: SLABS as usize,
         max_slabs: SLABS as usize + 1,
         cut_after: None,
+        max_age: None,
     };
     let layout = Layout::new(&RecordSpec::default(), shares).unwrap();
     let ring = Ring::new(layout, spec).unwrap();

@@ -1,5 +1,6 @@
 //! What the Python package needs beside the public names, without a promise of stability.
 
+pub use windrow_collect::WeightUpdate;
 pub use windrow_collect::postproc::unpadded;
 
 use std::error::Error;

@@ -161,7 +161,9 @@ pub use windrow_collect::{
     WorkerMainError, WorkerProgram, worker_main,
 };
 #[doc(inline)]
-pub use windrow_env::{CartPole, Env, EnvError, EnvSpec, Spec, VecEnv};
+#[cfg(feature = "gym")]
+pub use windrow_env::CartPole;
+pub use windrow_env::{Env, EnvError, EnvSpec, Spec, VecEnv};
 #[doc(inline)]
 pub use windrow_policy::{
     ExplorationType, Head, InferenceServer, NetworkPolicy, Policy, PolicyError, PolicyRecipe,
@@ -284,11 +286,17 @@ pub use windrow_sync::error_chain;
 pub mod envs {
     #[doc(inline)]
     pub use windrow_env::{
-        Acrobot, Arguments, Blackjack, ByName, CartPole, ChoiceCode, CliffWalking, EXACT_REWARD,
-        Env, EnvError, EnvFactory, EnvRecipe, EnvRegistry, EnvRng, EnvSpec, FrozenLake, IntoEnv,
-        IntoVecEnv, Joined, Maker, MountainCar, MountainCarContinuous, NamedEnv, NextStep,
-        NumpyRng, Outcome, Outcomes, Pendulum, Reset, Serial, Spec, SpecError, StateVisitor, Taxi,
-        TimeLimit, VecEnv, VecEnvError, largest, make, make_vec, not_apart, sole, testing,
+        Arguments, ByName, ChoiceCode, EXACT_REWARD, Env, EnvError, EnvFactory, EnvRecipe,
+        EnvRegistry, EnvRng, EnvSpec, IntoEnv, IntoVecEnv, Joined, Maker, NamedEnv, NextStep,
+        NumpyRng, Outcome, Outcomes, Reset, Serial, Spec, SpecError, StateVisitor, TimeLimit,
+        VecEnv, VecEnvError, largest, make, make_vec, not_apart, sole, testing,
+    };
+    // Gymnasium's classic control and toy texts.
+    #[cfg(feature = "gym")]
+    #[doc(inline)]
+    pub use windrow_env::{
+        Acrobot, Blackjack, CartPole, CliffWalking, FrozenLake, MountainCar, MountainCarContinuous,
+        Pendulum, Taxi,
     };
     // Tasks over models of MuJoCo.
     #[cfg(feature = "mujoco")]
@@ -500,8 +508,8 @@ pub mod replay {
     pub use windrow_replay::samplers::*;
     #[doc(inline)]
     pub use windrow_replay::{
-        CloneSampler, Draw, Frames, Minibatches, NoDraw, Passes, Reduction, RowOrder, RowSet,
-        RowSpan, Run, RunKeys, Runs, SampleRng, Sampler, Slices,
+        CloneSampler, Draw, Frames, Minibatches, NoDraw, Passes, Priorities, Reduction, RowOrder,
+        RowSet, RowSpan, Run, RunKeys, Runs, SampleRng, Sampler, Slices,
     };
     #[doc(inline)]
     pub use windrow_replay::{CloneWriter, MaxRewardWriter, ReuseWriter, RoundRobinWriter, Writer};
@@ -526,8 +534,8 @@ pub mod replay {
 pub mod tensordict {
     #[doc(inline)]
     pub use ::tensordict::{
-        AsKey, DType, Element, Entry, Group, HeapBuffer, LeafSpec, NestedKey, Owner, Packing,
-        Shape, Strides, Tensor, TensorDict, TensorError, row_major,
+        AsKey, Cell, DType, Element, Encoding, Entry, Extent, Group, HeapBuffer, Iter, LeafSpec,
+        NestedKey, Owner, Shape, Strides, Tensor, TensorDict, TensorError, row_major,
     };
 }
 

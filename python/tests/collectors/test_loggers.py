@@ -47,7 +47,7 @@ def test_a_function_gets_the_figures_of_every_class(kind: Any, envs: Any) -> Non
         last["time/total_timesteps"] == 900 and last["time/fps"] > 0 and last["policy/version"] >= 8
     )
     assert last["workers/alive"] == collector.stats()["workers"] and last["workers/losses"] == 0
-    assert last["policy/lag_max"] >= last["policy/lag_mean"] >= 0
+    assert last["policy/lag_max"] >= last["policy/lag_mean"] >= 0 and last["policy/age_max"] >= 0
     if kind is Collector:
         assert last["rollout/ep_rew_mean"] == pytest.approx(sum(episodes[:-1]) / len(episodes[:-1]))
         assert (

@@ -78,14 +78,13 @@ class Fair:
             text if "bytes" in json.dumps(observation) else b""
         )
         self._wire = wire.Wire(address)
-        body = wire.bind_body(
-            {"id": "x", "observation": observation, "action": CHOICE}, first=self._observation
-        )
-        self._kind = self._wire.ask(wire.BIND, body=body).kind
+        spec = {"id": "x", "observation": observation, "action": CHOICE}
+        text = wire.counted(wire.bind_text(spec, has_first=True))
+        self._kind = self._wire.ask(wire.BIND, (text,), self._observation).kind
         self._answer = self.act()
 
     def act(self) -> tuple[int, bytes]:
-        answer = self._wire.ask(wire.ACT, (0, 1, 0), wire.act_body(1, self._observation))
+        answer = self._wire.ask(wire.ACT, (0, 1), wire.act_body(1, self._observation))
         return answer.kind, answer.body
 
     def violations(self) -> list[str]:
@@ -102,11 +101,9 @@ def converse(address: str, maker: Maker, most: int) -> tuple[int, int]:
     link = wire.Wire(address)
     out, made, goes_on = bytearray(), 0, True
     if maker.draw.random() < 0.7:
-        body = wire.bind_body(
-            {"id": "x", "observation": maker.observation, "action": CHOICE},
-            first=maker.rows(1) if maker.has_text else None,
-        )
-        out += wire.frame(wire.BIND, 1, body=body)
+        spec = {"id": "x", "observation": maker.observation, "action": CHOICE}
+        text = wire.bind_text(spec, has_first=maker.has_text)
+        out += wire.bind(1, text, maker.rows(1) if maker.has_text else b"")
         made = 1
     while goes_on and made < most and len(out) < _BYTES:
         message, goes_on = maker.message(made + 1)
@@ -147,7 +144,7 @@ def run(count: int, seed: int) -> tuple[str, list[str]]:
                     sent, answered = sent + made, answered + got
             violations += [violation for client in fair for violation in client.violations()]
             for address in makers:
-                answer = wire.Wire(address).ask(wire.PULL)
+                answer = wire.Wire(address).ask(wire.PULL, (0,))
                 if answer.kind not in (wire.CURRENT, wire.PIECE):
                     violations.append(f"the server at {address} answers no more: {answer}")
             rounds += 1

@@ -227,21 +227,22 @@ class Maker:
             spec.pop(draw.choice(list(spec)))
         return spec
 
-    def bind(self) -> bytes:
+    def bind(self, seq: int) -> tuple[bytes, bool]:
+        """A request to bind, and whether it can be read."""
         draw = self.draw
         envs = number(draw) if draw.random() < 0.3 else draw.choice([1, 2, 3])
         count = envs if isinstance(envs, int) and 0 <= envs < 4 else 1
         first = self.rows(count) if draw.random() < 0.5 else None
         more = {"worker": number(draw)} if draw.random() < 0.1 else {}
-        body = wire.bind_body(self.spec(), envs, first, **more)
+        text = wire.bind_text(self.spec(), envs, first is not None, **more)
         if draw.random() < 0.05:
-            body = struct.pack("<Q", draw.choice(ODD)) + body[8:]
+            return wire.frame(wire.BIND, seq, (draw.choice(ODD), text)), False
         if draw.random() < 0.03:
             text = b"[" * draw.choice([10, 200, 20_000])
-            body = struct.pack("<Q", len(text)) + text
-        return body
+        return wire.bind(seq, text, first or b""), True
 
-    def act(self) -> tuple[tuple[int, int, int], bytes]:
+    def act(self, seq: int) -> tuple[bytes, bool]:
+        """A request to act, and whether it can be read."""
         draw = self.draw
         count = draw.choice([1, 1, 1, 2, 3])
         body = wire.act_body(count, self.rows(count))
@@ -251,9 +252,12 @@ class Maker:
                 [body[:at], body + body[at:], body[:at] + draw.randbytes(3) + body[at + 3 :]]
             )
         said = count if draw.random() < 0.9 else draw.choice(ODD)
-        return (draw.choice([0, 0, 1, 2, 3, 4, 2**64 - 1]), said, 0), body
+        exploration = 0
+        if draw.random() < 0.05:
+            exploration = draw.choice([1, 2, 3, 4, 2**64 - 1])
+        return wire.frame(wire.ACT, seq, (exploration, said), body), exploration < 4
 
-    def push(self) -> tuple[tuple[int, int, int], bytes]:
+    def push(self) -> tuple[tuple[int, int], bytes]:
         """Weights: a safetensors file whose header is odd."""
         draw = self.draw
         name = draw.choice(
@@ -285,7 +289,7 @@ class Maker:
         total, before = len(body), 0
         if draw.random() < 0.2:
             total, before = draw.choice(ODD), draw.choice([0, 0, *ODD])
-        return (total, before, 0), body
+        return (total, before), body
 
     def message(self, seq: int) -> tuple[bytes, bool]:
         """A message with number ``seq``, and whether the next message has the next number. If it
@@ -293,26 +297,25 @@ class Maker:
         """
         draw = self.draw
         if draw.random() < 0.02:
-            return wire.frame(
-                draw.choice([wire.BIND, wire.PULL]),
-                draw.choice([seq - 1, seq - 2, seq + 1, 0, 2**64 - 1]),
-                body=self.bind(),
-            ), False
+            odd = draw.choice([seq - 1, seq - 2, seq + 1, 0, 2**64 - 1])
+            message = draw.choice([self.bind(odd)[0], wire.frame(wire.PULL, odd, (0,))])
+            return message, False
         chance = draw.random()
         if chance < 0.45:
-            return wire.frame(wire.BIND, seq, body=self.bind()), True
+            return self.bind(seq)
         if chance < 0.8:
-            words, body = self.act()
-            return wire.frame(wire.ACT, seq, words, body), True
+            return self.act(seq)
         if chance < 0.93:
-            words, body = self.push()
-            return wire.frame(wire.PUSH, seq, words, body), words[:2] == (len(body), 0)
+            piece, body = self.push()
+            return wire.frame(wire.PUSH, seq, piece, body), piece == (len(body), 0)
         if chance < 0.98:
-            return wire.frame(
-                wire.PULL, seq, (draw.choice(ODD), 0, 0), draw.choice([b"", b"x" * 100])
-            ), True
-        kind = draw.choice([0, 1, 2, 3, 4, 5, 6, 9, 10, 17, 19, 33, 34, 36, 37, 48, 65535])
-        words = (draw.choice(ODD), draw.choice(ODD), draw.choice(ODD))
+            body = draw.choice([b"", b"x" * 100])
+            return wire.frame(wire.PULL, seq, (draw.choice(ODD),), body), True
+        fields = (draw.choice(ODD), draw.choice(ODD), draw.choice(ODD))
         return wire.frame(
-            kind, seq, words, draw.randbytes(draw.choice([0, 8, 40])), draw.choice([0, 0, 1])
+            draw.choice([*range(10), 48, 65535]),
+            seq,
+            fields[: draw.randrange(4)],
+            draw.randbytes(draw.choice([0, 8, 40])),
+            draw.choice([wire.GREETING, wire.REQUEST, wire.ANSWER, 3, 2**32 - 1]),
         ), False

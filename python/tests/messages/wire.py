@@ -11,39 +11,30 @@ import struct
 import zlib
 from typing import Any, NamedTuple
 
-VERSION = 3
-HELLO, WELCOME, BYE, CLOSED, FAILED, CHALLENGE, PROOF, BIND, BOUND, ACT, ACTED = (
-    1,
-    2,
-    4,
-    5,
-    6,
-    9,
-    10,
-    16,
-    17,
-    18,
-    19,
-)
-PUSH, PROGRESS, PUSHED, PULL, PIECE, CURRENT = 32, 33, 34, 35, 36, 37
+VERSION = 4
+#: The vocabularies.
+GREETING, REQUEST, ANSWER = range(3)
+#: The places of messages in theirs.
+CHALLENGE, SHOWN, PROOF = range(3)
+HELLO, BYE, BIND, ACT, PUSH, PULL = range(6)
+WELCOME, FORGOTTEN, CLOSED, FAILED, BOUND, ACTED, PROGRESS, PUSHED, PIECE, CURRENT = range(10)
 #: Bytes of id, frame, first flag and noise of a row.
 ROW = 29
 
-_HEAD = struct.Struct("<IIHHQQQQ")
+_HEAD = struct.Struct("<IIIIQ")
 _WORD = 2**64 - 1
 
 
 class Answer(NamedTuple):
-    """A frame of the server."""
+    """A frame of the server: the vocabulary and place of its message, the rest of the message,
+    and the bytes behind it.
+    """
 
+    vocabulary: int
     kind: int
     seq: int
-    words: tuple[int, int, int]
+    message: bytes
     body: bytes
-
-    @property
-    def text(self) -> str:
-        return self.body.decode("utf-8", "replace")
 
 
 def opening(version: int = VERSION) -> bytes:
@@ -51,16 +42,46 @@ def opening(version: int = VERSION) -> bytes:
     return begin + struct.pack("<I", zlib.crc32(begin))
 
 
+def varint(number: int) -> bytes:
+    """``number`` in groups of seven bits, the lowest first."""
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def counted(content: bytes) -> bytes:
+    """``content`` behind the number of its bytes."""
+    return varint(len(content)) + content
+
+
 def frame(
     kind: int,
     seq: int = 0,
-    words: tuple[int, int, int] = (0, 0, 0),
+    fields: tuple[int | bytes, ...] = (),
     body: bytes = b"",
-    flags: int = 0,
+    vocabulary: int = REQUEST,
 ) -> bytes:
-    words = tuple(word & _WORD for word in words)  # type: ignore[assignment]
-    head = _HEAD.pack(zlib.crc32(body), len(body), kind, flags, seq & _WORD, *words)
-    return struct.pack("<I", zlib.crc32(head)) + head + body
+    """A frame with the message ``kind`` of ``vocabulary``: fields are numbers without a sign, or
+    bytes as they are.
+    """
+    message = varint(kind) + b"".join(
+        field if isinstance(field, bytes) else varint(field & _WORD) for field in fields
+    )
+    content = message + body
+    head = _HEAD.pack(zlib.crc32(content), len(message), len(body), vocabulary, seq & _WORD)
+    return struct.pack("<I", zlib.crc32(head)) + head + content
+
+
+def challenge(number: bytes) -> bytes:
+    """The first frame of a client."""
+    return frame(CHALLENGE, fields=(number,), vocabulary=GREETING)
+
+
+def proof(code: bytes) -> bytes:
+    """The second frame of a client."""
+    return frame(PROOF, fields=(counted(code),), vocabulary=GREETING)
 
 
 def connect(address: str, timeout: float) -> socket.socket:
@@ -73,18 +94,22 @@ def connect(address: str, timeout: float) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout)
 
 
-def bind_body(spec: Any, num_envs: Any = 1, first: bytes | None = None, **more: Any) -> bytes:
-    """The body of a request to bind."""
+def bind_text(spec: Any, num_envs: Any = 1, has_first: bool = False, **more: Any) -> bytes:
+    """The text of a request to bind, behind which first observations come if there are any."""
     place = {
         "spec": spec,
         "num_envs": num_envs,
         "batched": True,
         "worker": 0,
-        "first_rows": first is not None,
+        "first_rows": has_first,
         **more,
     }
-    text = json.dumps(place).encode()
-    return struct.pack("<Q", len(text)) + text + (first or b"")
+    return json.dumps(place).encode()
+
+
+def bind(seq: int, text: bytes, first: bytes = b"") -> bytes:
+    """A request to bind."""
+    return frame(BIND, seq, (counted(text),), first)
 
 
 def act_body(rows: int, observations: bytes) -> bytes:
@@ -102,20 +127,18 @@ class Wire:
         self._came = bytearray()
         self.seq = 0
         own = secrets.token_bytes(32)
-        self.stream.sendall(opening() + frame(CHALLENGE, body=own))
+        self.stream.sendall(opening() + challenge(own))
         if self.exactly(16) != opening():
             raise ConnectionError("the server speaks another version")
-        theirs = self.read().body[:32]
-        proof = b""
+        theirs = self.read().message[:32]
+        code = b""
         if token is not None:
             key = hashlib.pbkdf2_hmac("sha256", token.encode(), b"windrow", 100_000)
-            proof = hmac.digest(
+            code = hmac.digest(
                 key, b"windrow client" + struct.pack("<I", VERSION) + own + theirs, "sha256"
             )
-        hello = frame(
-            HELLO, 0, (secrets.randbits(64), secrets.randbits(64), 0), struct.pack("<Q", 1 << 22)
-        )
-        self.stream.sendall(frame(PROOF, body=proof) + hello)
+        hello = frame(HELLO, 0, (varint(secrets.randbits(128)), 0, 1 << 22))
+        self.stream.sendall(proof(code) + hello)
         self.welcome = self.read()
 
     def exactly(self, count: int) -> bytes:
@@ -129,13 +152,13 @@ class Wire:
         return out
 
     def read(self) -> Answer:
-        head = self.exactly(48)
-        _, _, length, kind, _, seq, *words = struct.unpack("<IIIHHQQQQ", head)
-        return Answer(kind, seq, tuple(words), self.exactly(length))
+        _, _, message_length, length, vocabulary, seq = struct.unpack("<IIIIIQ", self.exactly(28))
+        kind, *message = self.exactly(message_length)
+        return Answer(vocabulary, kind, seq, bytes(message), self.exactly(length))
 
-    def ask(self, kind: int, words: tuple[int, int, int] = (0, 0, 0), body: bytes = b"") -> Answer:
+    def ask(self, kind: int, fields: tuple[int | bytes, ...] = (), body: bytes = b"") -> Answer:
         self.seq += 1
-        self.stream.sendall(frame(kind, self.seq, words, body))
+        self.stream.sendall(frame(kind, self.seq, fields, body))
         return self.read()
 
     def close(self) -> None:

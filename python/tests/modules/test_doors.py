@@ -29,7 +29,7 @@ def server():
 
 def dripping(link: socket.socket, until: threading.Event) -> None:
     """Greets a byte at a time."""
-    for byte in wire.opening() + wire.frame(wire.CHALLENGE, body=bytes(32)):
+    for byte in wire.opening() + wire.challenge(bytes(32)):
         try:
             link.sendall(bytes([byte]))
         except OSError:
@@ -48,9 +48,7 @@ def greeting(address: str, count: int) -> None:
             return
         try:
             link.sendall(
-                wire.opening()
-                + wire.frame(wire.CHALLENGE, body=bytes(32))
-                + wire.frame(wire.PROOF, body=bytes(number % 64))
+                wire.opening() + wire.challenge(bytes(32)) + wire.proof(bytes(number % 64))
             )
         except OSError:
             # Others got its place.

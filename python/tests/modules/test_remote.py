@@ -17,7 +17,7 @@ from tensordict import TensorDict
 from torch import nn
 
 from cartpole import cartpole
-from messages.wire import BIND, Wire, bind_body
+from messages.wire import BIND, Wire, bind_text, counted
 from recurrent import cell, check
 from windrow import WorkerError
 from windrow._windrow import RemoteWeightsCore
@@ -301,9 +301,10 @@ def asked(server: RemoteServer, spec: dict[str, Any], first: bytes | None = None
     :class:`RemotePolicy` never sends.
     """
     wire = Wire(server.address)
-    answer = wire.ask(BIND, body=bind_body(spec, first=first))
+    text = bind_text(spec, has_first=first is not None)
+    answer = wire.ask(BIND, (counted(text),), first or b"")
     wire.close()
-    return answer.text
+    return answer.message.decode("utf-8", "replace")
 
 
 TEXT: dict[str, Any] = {"Unbounded": {"dtype": "bytes", "shape": []}}

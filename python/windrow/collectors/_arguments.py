@@ -389,6 +389,16 @@ class _Weights(Arguments, group="The policy's weights"):
     weight_updater: "collectors.WeightUpdaterBase | Callable[[], collectors.WeightUpdaterBase] | None" = argument(
         "what update_policy_weights_ goes through, or a function that makes it", default=None
     )
+    max_lag: int | None = argument(
+        "how many batches old the weights of a batch may be; by default any number",
+        more="batches that were delivered, with new weights between them, since a worker began its share: 0 for shares that begin after "
+        "the batch was asked for. Nothing is discarded: workers wait, and a batch waits for a share that would be too old in the next one. "
+        "Weights that another thread publishes while a batch is awaited, or that are published after ``start()``, wait for shares that would be too old after "
+        "them, for ``step_timeout`` at most; ``stats()`` has ``policy_age``, the greatest age so far",
+        default=None,
+        check=at_least(0),
+        engine=True,
+    )
     update_at_each_batch: bool = argument(
         "publish the policy's weights before each batch", default=False
     )

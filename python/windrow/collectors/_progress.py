@@ -243,6 +243,7 @@ class Rows:
             figures["rollout/episodes"] = returns.ended
         figures |= {f"time/{phase}": seconds for phase, seconds in self.phases.take().items()}
         figures["policy/version"] = stats["policy_version"]
+        figures["policy/age_max"] = stats["policy_age"]
         lags = _lags(self._core)
         if lags:
             figures |= {"policy/lag_mean": sum(lags) / len(lags), "policy/lag_max": max(lags)}

@@ -1,11 +1,15 @@
 //! Reading a dict from safetensors.
 
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
+use std::ptr::NonNull;
+use std::sync::Arc;
 
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
+
+use super::encode::PREFIX;
 use super::layout::{Layout, METADATA_KEY, corrupt, key_of};
-use crate::shape::checked_numel;
-use crate::{DType, NestedKey, Result, Tensor, TensorDict, TensorError};
+use crate::shape::{checked_numel, row_major};
+use crate::{DType, NestedKey, Owner, Result, Shape, Tensor, TensorDict, TensorError};
 
 impl TensorDict {
     /// Reads the bytes of a safetensors file; every tensor is a copy, aligned whatever its place in
@@ -19,33 +23,64 @@ impl TensorDict {
     /// [`TensorError::Corrupt`] when the bytes are not a complete, valid file,
     /// [`TensorError::UnsupportedDType`] and [`TensorError::BoolByte`] at the tensor concerned.
     pub fn from_bytes(bytes: &[u8]) -> Result<TensorDict> {
-        let invalid = |error: safetensors::SafeTensorError| corrupt(error.to_string());
-        let file = SafeTensors::deserialize(bytes).map_err(invalid)?;
-        let (_, header) = SafeTensors::read_metadata(bytes).map_err(invalid)?;
-        let item = header
-            .metadata()
-            .as_ref()
-            .and_then(|metadata| metadata.get(METADATA_KEY));
-        // The file's own order is that of a hash map; by name, the first error is always the same
-        // one.
-        let mut tensors = file.tensors();
-        tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
-        match item {
-            Some(text) => read_nested(&Layout::from_json(text)?, &tensors),
-            None => read_flat(&tensors),
-        }
+        decode(bytes, None)
+    }
+
+    /// As [`from_bytes`](Self::from_bytes), of `bytes` in one dimension without gaps. Tensors of
+    /// numbers are views of it where they are aligned, as all are that
+    /// [`encoding`](Self::encoding) has written to a multiple of 8.
+    ///
+    /// # Errors
+    /// As [`from_bytes`](Self::from_bytes), and [`TensorError::DType`] and
+    /// [`TensorError::NotContiguous`] for other tensors than one of bytes (`uint8`).
+    pub fn views_of_bytes(bytes: &Tensor) -> Result<TensorDict> {
+        decode(bytes.as_slice::<u8>()?, Some(bytes.owner()))
     }
 }
 
-fn read_flat(tensors: &[(String, TensorView<'_>)]) -> Result<TensorDict> {
+/// Reads the file `bytes`, whose numbers may be viewed where `owner` keeps them.
+fn decode(bytes: &[u8], owner: Option<&Owner>) -> Result<TensorDict> {
+    let invalid = |error: SafeTensorError| corrupt(error.to_string());
+    let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(invalid)?;
+    let data = &bytes[PREFIX + header..];
+    let views = metadata.tensors().into_iter().map(|(name, info)| {
+        let (start, end) = info.data_offsets;
+        let view = TensorView::new(info.dtype, info.shape.clone(), &data[start..end]);
+        Ok((
+            name,
+            Stored {
+                view: view.map_err(invalid)?,
+                owner,
+            },
+        ))
+    });
+    let mut tensors = views.collect::<Result<Vec<_>>>()?;
+    // The header's own order is that of a hash map; by name, the first error is always the same
+    // one.
+    tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let item = metadata.metadata().as_ref();
+    match item.and_then(|item| item.get(METADATA_KEY)) {
+        Some(text) => read_nested(&Layout::from_json(text)?, &tensors),
+        None => read_flat(&tensors),
+    }
+}
+
+/// A tensor of a file.
+struct Stored<'a> {
+    view: TensorView<'a>,
+    /// Keeps its numbers, where they may be viewed.
+    owner: Option<&'a Owner>,
+}
+
+fn read_flat(tensors: &[(String, Stored<'_>)]) -> Result<TensorDict> {
     let mut out = TensorDict::new([]);
-    for (name, view) in tensors {
-        out.set(name, read_tensor(view).map_err(|error| error.at(name))?)?;
+    for (name, stored) in tensors {
+        out.set(name, stored.read().map_err(|error| error.at(name))?)?;
     }
     Ok(out)
 }
 
-fn read_nested(layout: &Layout, tensors: &[(String, TensorView<'_>)]) -> Result<TensorDict> {
+fn read_nested(layout: &Layout, tensors: &[(String, Stored<'_>)]) -> Result<TensorDict> {
     if layout.tensors.len() != tensors.len() {
         let (named, held) = (layout.tensors.len(), tensors.len());
         return Err(corrupt(format!(
@@ -53,7 +88,7 @@ fn read_nested(layout: &Layout, tensors: &[(String, TensorView<'_>)]) -> Result<
         )));
     }
     let mut out = layout.skeleton()?;
-    for (name, view) in tensors {
+    for (name, stored) in tensors {
         let path = layout.tensors.get(name).filter(|path| !path.is_empty());
         let path =
             path.ok_or_else(|| corrupt(format!("{METADATA_KEY} has no path for tensor {name:?}")))?;
@@ -66,8 +101,8 @@ fn read_nested(layout: &Layout, tensors: &[(String, TensorView<'_>)]) -> Result<
             )));
         }
         let tensor = match layout.strings.get(name) {
-            Some(shape) => Tensor::from_bytes(DType::Bytes, shape, view.data()),
-            None => read_tensor(view),
+            Some(shape) => Tensor::from_bytes(DType::Bytes, shape, stored.view.data()),
+            None => stored.read(),
         };
         let tensor = tensor.map_err(|error| error.at(NestedKey::from(&key)))?;
         out.set(&key, tensor)?;
@@ -75,11 +110,28 @@ fn read_nested(layout: &Layout, tensors: &[(String, TensorView<'_>)]) -> Result<
     Ok(out)
 }
 
-fn read_tensor(view: &TensorView<'_>) -> Result<Tensor> {
-    match view.dtype() {
-        Dtype::BF16 => widened(view, from_bf16),
-        Dtype::F16 => widened(view, from_f16),
-        dtype => Tensor::from_bytes(dtype_of(dtype)?, view.shape(), view.data()),
+impl Stored<'_> {
+    /// The tensor of numbers.
+    fn read(&self) -> Result<Tensor> {
+        let view = &self.view;
+        let dtype = match view.dtype() {
+            Dtype::BF16 => return widened(view, from_bf16),
+            Dtype::F16 => return widened(view, from_f16),
+            dtype => dtype_of(dtype)?,
+        };
+        let start = NonNull::from(view.data()).cast::<u8>();
+        match self.owner {
+            Some(owner) if start.addr().get().is_multiple_of(dtype.size()) => {
+                dtype.check(view.data())?;
+                let shape = Shape::from_slice(view.shape());
+                let strides = row_major(&shape);
+                // SAFETY: the header was found to give just the bytes of this shape, which `owner`
+                // keeps and nobody writes. Every bit pattern is a number, and bools were checked.
+                // They are aligned.
+                Ok(unsafe { Tensor::from_raw(start, dtype, shape, strides, Arc::clone(owner)) })
+            }
+            _ => Tensor::from_bytes(dtype, view.shape(), view.data()),
+        }
     }
 }
 

@@ -13,66 +13,118 @@ use crate::{DType, Result, Tensor, TensorDict, TensorError};
 /// mapped.
 const ALIGN: usize = 8;
 
+/// Where elements have gaps, larger rows (in bytes) are written one after the other, since each may
+/// have none.
+const ROW: usize = 1 << 12;
+
+/// Smaller rows are copied together, up to this many bytes, which stay in the cache.
+const PART: usize = 1 << 16;
+
+/// Bytes before the header: its length.
+pub(super) const PREFIX: usize = size_of::<u64>();
+
+/// A dict that is about to be written as safetensors, see [`TensorDict::encoding`].
+#[derive(Debug)]
+pub struct Encoding {
+    /// Everything before the first tensor.
+    head: Vec<u8>,
+    /// In the order of the file.
+    tensors: Vec<Tensor>,
+}
+
 impl TensorDict {
+    /// The dict as a safetensors file that is to be written into memory of the caller's.
+    ///
+    /// # Errors
+    /// [`TensorError::Corrupt`] when the format cannot hold the dict (its header and its depth are
+    /// limited), [`TensorError::NoMemory`].
+    pub fn encoding(&self) -> Result<Encoding> {
+        let layout = Layout::of(self)?;
+        let mut tensors = Vec::with_capacity(layout.tensors.len());
+        for (name, path) in &layout.tensors {
+            let tensor = self.get(key_of(path))?;
+            let tensor = match tensor.dtype() {
+                DType::Bytes => {
+                    let block = tensor.encoded()?;
+                    Tensor::from_slice(&block, [block.len()])?
+                }
+                _ => tensor.clone(),
+            };
+            tensors.push((name, tensor));
+        }
+        // Widest first keeps every tensor aligned to its element; the order by name is kept within
+        // one width.
+        tensors.sort_by_key(|(_, tensor)| Reverse(tensor.dtype().size()));
+
+        let header = header(&layout, &tensors)?.into_bytes();
+        let padded = header.len().next_multiple_of(ALIGN);
+        let mut head = Vec::with_capacity(PREFIX + padded);
+        head.extend((padded as u64).to_le_bytes());
+        head.extend(header);
+        head.resize(PREFIX + padded, b' ');
+        let tensors = tensors.into_iter().map(|(_, tensor)| tensor).collect();
+        Ok(Encoding { head, tensors })
+    }
+
     /// The dict as the bytes of a safetensors file.
     ///
     /// Nested keys, batch sizes and dimension names come back from
     /// [`from_bytes`](TensorDict::from_bytes) exactly.
     ///
     /// # Errors
-    /// [`TensorError::Corrupt`] when the format cannot hold the dict (its header and its depth are
-    /// limited), [`TensorError::NoMemory`] and [`TensorError::Io`] when there is no memory for the
+    /// As [`encoding`](Self::encoding), and [`TensorError::Io`] when there is no memory for the
     /// bytes.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let sizes = self.leaves().map(|(_, tensor)| match tensor.dtype() {
-            DType::Bytes => tensor.encoded_len(),
-            _ => tensor.byte_len(),
-        });
-        let size = sizes.fold(0usize, usize::saturating_add);
+        let encoding = self.encoding()?;
         let mut bytes = Vec::new();
-        let reserved = bytes.try_reserve(size);
-        reserved.map_err(|error| TensorError::Io {
-            op: "write",
-            error: error.into(),
-        })?;
-        encode(self, &mut bytes)?;
+        let reserved = bytes.try_reserve_exact(encoding.byte_len());
+        reserved.map_err(|error| failed(error.into()))?;
+        encoding.write(&mut bytes)?;
         Ok(bytes)
     }
 }
 
-/// Writes `dict` to `out`, one tensor after the other.
-pub(super) fn encode(dict: &TensorDict, out: &mut impl Write) -> Result<()> {
-    let layout = Layout::of(dict)?;
-    let mut tensors = Vec::with_capacity(layout.tensors.len());
-    for (name, path) in &layout.tensors {
-        let tensor = dict.get(key_of(path))?;
-        let tensor = match tensor.dtype() {
-            DType::Bytes => {
-                let block = tensor.encoded()?;
-                Tensor::from_slice(&block, [block.len()])?
-            }
-            _ => tensor.clone(),
-        };
-        tensors.push((name, tensor));
+impl Encoding {
+    /// Bytes of the file.
+    #[must_use]
+    pub fn byte_len(&self) -> usize {
+        let sizes = self.tensors.iter().map(Tensor::byte_len);
+        sizes.fold(self.head.len(), usize::saturating_add)
     }
-    // Widest first keeps every tensor aligned to its element; the order by name is kept within one
-    // width.
-    tensors.sort_by_key(|(_, tensor)| Reverse(tensor.dtype().size()));
 
-    let mut header = header(&layout, &tensors)?.into_bytes();
-    header.resize(header.len().next_multiple_of(ALIGN), b' ');
-    let failed = |error: io::Error| TensorError::Io { op: "write", error };
-    out.write_all(&(header.len() as u64).to_le_bytes())
-        .map_err(failed)?;
-    out.write_all(&header).map_err(failed)?;
-    for (_, tensor) in tensors {
-        let written = match tensor.as_bytes() {
-            Ok(bytes) => out.write_all(bytes),
-            Err(_) => out.write_all(tensor.try_detach()?.as_bytes()?),
-        };
-        written.map_err(failed)?;
+    /// Writes the file, one tensor after the other.
+    ///
+    /// # Errors
+    /// [`TensorError::Io`] when `out` takes no more, [`TensorError::NoMemory`].
+    pub fn write(&self, out: &mut impl Write) -> Result<()> {
+        out.write_all(&self.head).map_err(failed)?;
+        self.tensors
+            .iter()
+            .try_for_each(|tensor| write_elements(tensor, out))
+    }
+}
+
+/// Writes the elements of `tensor` in row-major order, and copies it in parts where they have gaps.
+fn write_elements(tensor: &Tensor, out: &mut impl Write) -> Result<()> {
+    if let Ok(bytes) = tensor.as_bytes() {
+        return out.write_all(bytes).map_err(failed);
+    }
+    let rows = tensor.shape()[0];
+    let row = tensor.byte_len() / rows;
+    if row > ROW {
+        return (0..rows).try_for_each(|i| write_elements(&tensor.select(0, i)?, out));
+    }
+    let most = PART / row;
+    for start in (0..rows).step_by(most) {
+        let part = tensor.slice(0, start..rows.min(start + most))?;
+        out.write_all(part.try_detach()?.as_bytes()?)
+            .map_err(failed)?;
     }
     Ok(())
+}
+
+fn failed(error: io::Error) -> TensorError {
+    TensorError::Io { op: "write", error }
 }
 
 fn header(layout: &Layout, tensors: &[(&String, Tensor)]) -> Result<String> {

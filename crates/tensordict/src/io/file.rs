@@ -5,7 +5,6 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::encode::encode;
 use crate::{Result, TensorDict, TensorError};
 
 /// Most temporary names to try; more in one directory means that something else is wrong.
@@ -36,7 +35,7 @@ impl TensorDict {
         let (file, unfinished) =
             Unfinished::create(directory).map_err(io_error("create temporary file"))?;
         let mut out = BufWriter::with_capacity(WRITE_BUFFER, file);
-        encode(self, &mut out)?;
+        self.encoding()?.write(&mut out)?;
         out.flush().map_err(io_error("write"))?;
         out.get_ref().sync_all().map_err(io_error("sync"))?;
         // Closed before the rename, which some systems refuse for open files.

@@ -69,14 +69,7 @@ impl Tensor {
                 got: bytes.len(),
             });
         }
-        if dtype == DType::Bool
-            && let Some(index) = bytes.iter().position(|&byte| byte > 1)
-        {
-            return Err(TensorError::BoolByte {
-                byte: bytes[index],
-                index,
-            });
-        }
+        dtype.check(bytes)?;
         let buffer = HeapBuffer::of(shape, dtype)?;
         // SAFETY: both blocks hold `expected` bytes, and the new one overlaps nothing.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.ptr().as_ptr(), expected) };

@@ -346,7 +346,7 @@ mod tests {
             .unwrap();
         let bytes = dict.to_bytes().unwrap();
         assert_eq!(TensorDict::from_bytes(&bytes).unwrap(), dict);
-        let packed = dict.packing().unwrap().to_tensor().unwrap();
-        assert_eq!(TensorDict::from_packed(&packed).unwrap(), dict);
+        let block = Tensor::from_slice(&bytes, [bytes.len()]).unwrap();
+        assert_eq!(TensorDict::views_of_bytes(&block).unwrap(), dict);
     }
 }

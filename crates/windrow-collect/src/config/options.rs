@@ -180,6 +180,18 @@ options! {
     /// Needs a synchronous collector. Missing frames are not counted.
     preemptive_threshold?: f64,
 
+    /// How old the weights of a batch may be: how many batches may have been delivered, with new
+    /// weights published between them, since a worker began a part of it; any number by default.
+    /// Nothing is discarded: workers begin no part that could not be delivered in time, a batch
+    /// waits for the part that would be too old in the next one, and weights that another thread
+    /// publishes while a batch is awaited wait for parts that would be too old after it. With 0,
+    /// all parts begin after the batch was asked for. See
+    /// [`Stats::policy_age`](crate::Stats::policy_age).
+    ///
+    /// Where [`trajs_per_batch`](Self::trajs_per_batch) puts trajectories together, parts are
+    /// delivered in time, and a trajectory is as old as its first part.
+    max_lag?: usize,
+
     /// What happens when an environment fails.
     on_loss: OnLoss = OnLoss::Raise,
 

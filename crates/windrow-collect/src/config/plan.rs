@@ -56,6 +56,7 @@ pub enum Delivery {
 /// Frames of a batch. Written down as a number or a list of numbers, which also become one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
+#[non_exhaustive]
 pub enum FramesPerBatch {
     /// This many over all workers.
     Total(usize),

@@ -242,8 +242,6 @@ fn run<S: LastStage>(mut driver: Driver<S>, gate: &Gate<S>) -> Driver<S> {
 fn drive<S: LastStage>(driver: &mut Driver<S>, gate: &Gate<S>) -> Result<(), NextError> {
     // Signals interrupt calls, which are of other threads.
     let interrupt = driver.core.interrupt.only_reports();
-    driver.interrupted_by(interrupt, |driver| {
-        while gate.pass(driver) && driver.write_next()? {}
-        Ok(())
-    })
+    while gate.pass(driver) && driver.write_next(&interrupt)? {}
+    Ok(())
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use tensordict::{Tensor, TensorDict, TensorError};
 use windrow_slab::Layout;
+use windrow_sync::Interrupt;
 
 use crate::config::plan::Delivery;
 use crate::deliver::assemble::{
@@ -96,9 +97,10 @@ impl Batches {
     ///
     /// # Errors
     /// Those of [`Slabs::next`]. The next call goes on where this one stopped.
-    pub(crate) fn take(&mut self) -> Result<bool, NextError> {
-        while self.gathered.len() < self.core.plan.slabs_per_batch()
-            && let Some(slab) = self.slabs.next()?
+    pub(crate) fn take(&mut self, interrupt: &Interrupt) -> Result<bool, NextError> {
+        let wanted = self.core.plan.slabs_per_batch();
+        while self.gathered.len() < wanted
+            && let Some(slab) = self.slabs.next(wanted - self.gathered.len(), interrupt)?
         {
             self.gathered.push(slab);
         }
@@ -135,7 +137,7 @@ impl Batches {
         core.shared.schedule().counting = false;
         core.ring.end_at(u64::MAX);
         let slabs: Result<Vec<_>, _> = (0..core.plan.slabs_per_batch())
-            .map(|_| self.slabs.take())
+            .map(|_| self.slabs.take(&Interrupt::never()))
             .collect();
         core.shared.schedule().counting = true;
         core.count_on(core.ring.begun());

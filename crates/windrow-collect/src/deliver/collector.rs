@@ -318,7 +318,7 @@ impl<S: LastStage> Collector<S> {
     fn next_batch(&mut self, interrupt: &Interrupt) -> Result<Option<S::Out>, NextError> {
         let core = Arc::clone(&self.core);
         let driver = self.driver()?;
-        let mut next = || driver.interrupted_by(interrupt.clone(), Driver::next);
+        let mut next = || driver.next(interrupt);
         let Some(writer) = &core.writer else {
             return next();
         };

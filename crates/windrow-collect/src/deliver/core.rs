@@ -26,6 +26,8 @@ pub(crate) struct Core {
     pub(crate) plan: Plan,
     pub(crate) cat_results: CatResults,
     pub(crate) preempting: bool,
+    /// Whether parts may not be older than [`max_lag`](crate::CollectorBuilder::max_lag).
+    pub(crate) ages_are_bounded: bool,
     /// Environments of each worker.
     pub(crate) num_envs: usize,
     /// Dimensions that these are in, where they are in several.
@@ -85,6 +87,9 @@ impl Core {
             workers_waited: reports.waited_in_all(),
             policy_version: self.shared.weights.version(),
             policy_lag: counters.lag.of_all(),
+            policy_age: counters.age,
+            oldest_part: self.ring.oldest(),
+            max_lag_waited: self.ring.was_held_back() + self.publisher.waited(),
             seed: self.shared.seed(),
             slabs: self.ring.slabs(),
             slab_bytes: self.ring.slabs() * self.ring.layout().bytes(),

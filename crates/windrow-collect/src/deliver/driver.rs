@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use tensordict::TensorDict;
+use windrow_policy::PolicyError;
 use windrow_sync::Interrupt;
 use windrow_sync::atomic::Ordering;
 
 use crate::deliver::batches::Batches;
 use crate::deliver::core::Core;
 use crate::deliver::stage::LastStage;
-use crate::error::NextError;
+use crate::error::{ControlError, NextError};
 use crate::placement::Workers;
 
 /// Prepares each request, takes its batches, and has the last stage finish and write them.
@@ -43,12 +44,13 @@ impl<S: LastStage> Driver<S> {
     }
 
     /// The next batch, or the frames of it that were written; `None` when no frames are left.
+    /// `interrupt` ends waits for workers.
     ///
     /// # Errors
     /// [`NextError::WaitInterrupted`]. The next call goes on where this one stopped, also after an
     /// interruption of a stage that [tries again](LastStage::TRIES_AGAIN).
-    pub(crate) fn next(&mut self) -> Result<Option<S::Out>, NextError> {
-        if !self.pass_all()? {
+    pub(crate) fn next(&mut self, interrupt: &Interrupt) -> Result<Option<S::Out>, NextError> {
+        if !self.pass_all(interrupt)? {
             return Ok(None);
         }
         let mut passed = std::mem::take(&mut self.passed);
@@ -62,15 +64,15 @@ impl<S: LastStage> Driver<S> {
     ///
     /// # Errors
     /// As [`next`](Self::next).
-    pub(crate) fn write_next(&mut self) -> Result<bool, NextError> {
-        let more = self.pass_all()?;
+    pub(crate) fn write_next(&mut self, interrupt: &Interrupt) -> Result<bool, NextError> {
+        let more = self.pass_all(interrupt)?;
         self.passed.clear();
         Ok(more)
     }
 
     /// Lets all batches of one request pass the last stage; whether frames were left.
-    fn pass_all(&mut self) -> Result<bool, NextError> {
-        if self.batches.ready.is_empty() && !self.take()? {
+    fn pass_all(&mut self, interrupt: &Interrupt) -> Result<bool, NextError> {
+        if self.batches.ready.is_empty() && !self.take(interrupt)? {
             return Ok(false);
         }
         while let Some(batch) = self.batches.ready.pop_front() {
@@ -99,18 +101,18 @@ impl<S: LastStage> Driver<S> {
     }
 
     /// Collects until the batches of one request are ready; whether frames were left.
-    fn take(&mut self) -> Result<bool, NextError> {
+    fn take(&mut self, interrupt: &Interrupt) -> Result<bool, NextError> {
         while !self.batches.complete()? {
             if !self.prepare()? {
                 return Ok(false);
             }
-            let taken = self.batches.take();
+            let taken = self.batches.take(interrupt);
             self.stage.collected();
             if taken? {
                 break;
             }
             // A trajectory may go on for ever, and each wait for a slab be a short one.
-            self.batches.slabs.interrupt.check()?;
+            interrupt.check()?;
         }
         Ok(true)
     }
@@ -127,42 +129,29 @@ impl<S: LastStage> Driver<S> {
         let again = self.batches.are_begun();
         if self.update_at_each_batch && !again {
             let published = self.core.publisher.publish_from_source();
-            published.map_err(NextError::Weights)?;
+            published.map_err(|error| match error {
+                ControlError::Weights(error) => NextError::Weights(error),
+                ControlError::WaitInterrupted(error) => error.into(),
+                other => NextError::Weights(PolicyError::failed(other)),
+            })?;
         }
         self.stage.prepare(again)?;
         self.core.counters().throughput.begin();
         Ok(true)
     }
 
-    /// A batch outside the count.
+    /// A batch outside the count, which nothing interrupts.
     pub(crate) fn rollout(&mut self) -> Result<TensorDict, NextError> {
         self.settle()?;
-        self.uninterrupted(|driver| driver.batches.rollout())
+        self.batches.rollout()
     }
 
     /// Collects the batch for which a wait was interrupted: workers have begun it.
     pub(crate) fn settle(&mut self) -> Result<(), NextError> {
         if self.batches.slabs.asked && self.batches.ready.is_empty() {
-            self.uninterrupted(Self::take)?;
+            self.take(&Interrupt::never())?;
         }
         Ok(())
-    }
-
-    /// Runs `f`, whose waits nothing interrupts.
-    pub(crate) fn uninterrupted<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
-        self.interrupted_by(Interrupt::never(), f)
-    }
-
-    /// Runs `f`, whose waits for workers `interrupt` ends.
-    pub(crate) fn interrupted_by<R>(
-        &mut self,
-        interrupt: Interrupt,
-        f: impl FnOnce(&mut Self) -> R,
-    ) -> R {
-        let own = std::mem::replace(&mut self.batches.slabs.interrupt, interrupt);
-        let out = f(self);
-        self.batches.slabs.interrupt = own;
-        out
     }
 
     /// Whether workers fill a slab that was asked for, and the wait for it was interrupted.

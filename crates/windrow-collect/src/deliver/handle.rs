@@ -9,6 +9,7 @@ use crate::deliver::core::Core;
 use crate::error::{ControlError, NextError, WorkerError};
 use crate::shared::commands::Restart;
 use crate::shared::heartbeat::silent;
+use crate::shared::publisher::WeightUpdate;
 use crate::shared::reentrancy::ReentrancyGuard;
 use crate::shared::stats::{Stats, WorkerStats};
 
@@ -49,7 +50,19 @@ impl Handle {
     /// Those of [`Collector::update_policy_weights`](crate::Collector::update_policy_weights).
     pub fn update_policy_weights(&self, weights: &Weights) -> Result<i64, ControlError> {
         self.check_running()?;
-        Ok(self.core.publisher.publish(weights)?)
+        self.begin_update(None)?.publish(weights)
+    }
+
+    /// Waits until weights may be published: see
+    /// [`max_lag`](crate::CollectorBuilder::max_lag).
+    ///
+    /// # Errors
+    /// As [`Collector::update_policy_weights`](crate::Collector::update_policy_weights) where it
+    /// waits.
+    #[doc(hidden)]
+    pub fn begin_update(&self, worker: Option<usize>) -> Result<WeightUpdate<'_>, ControlError> {
+        self.check_running()?;
+        self.core.publisher.update(worker)
     }
 
     /// As [`Collector::update_worker_weights`](crate::Collector::update_worker_weights).
@@ -61,8 +74,7 @@ impl Handle {
         worker: usize,
         weights: &Weights,
     ) -> Result<i64, ControlError> {
-        self.check_running()?;
-        self.core.publisher.publish_to(worker, weights)
+        self.begin_update(Some(worker))?.publish(weights)
     }
 
     /// A copy of the weights that were published last.

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use windrow_env::StateVisitor;
+use windrow_sync::Interrupt;
 use windrow_sync::atomic::Ordering;
 
 use super::batches::{LoadedBatches, SavedBatches};
@@ -68,7 +69,8 @@ pub(crate) struct Loaded {
 
 impl<S: LastStage> Driver<S> {
     /// Saves simulators, while the ring is held; in the inner error's place the reason why they
-    /// cannot be saved. Environments of Python may be pickled, where `pickle`.
+    /// cannot be saved. Environments of Python may be pickled, where `pickle`. `interrupt` ends
+    /// waits for workers.
     ///
     /// # Errors
     /// [`ControlError::Next`] where a slab that was begun is not completed;
@@ -76,6 +78,7 @@ impl<S: LastStage> Driver<S> {
     pub(crate) fn save(
         &mut self,
         pickle: bool,
+        interrupt: &Interrupt,
     ) -> Result<Result<Simulators, String>, ControlError> {
         if self.core.shared.reports.alive() < self.core.workers() {
             return Ok(Err("a worker was lost".to_owned()));
@@ -83,9 +86,9 @@ impl<S: LastStage> Driver<S> {
         if self.core.forget.swap(false, Ordering::Relaxed) {
             self.batches.drop_trajectories();
         }
-        self.batches.slabs.complete_begun()?;
+        self.batches.slabs.complete_begun(interrupt)?;
         let mut workers = Vec::with_capacity(self.core.workers());
-        for (worker, answer) in self.ask_all(pickle)?.into_iter().enumerate() {
+        for (worker, answer) in self.ask_all(pickle, interrupt)?.into_iter().enumerate() {
             match answer {
                 StateAnswer::Saved(state) => workers.push(ByteBuf::from(state)),
                 StateAnswer::NotHeld(reason) => return Ok(Err(reason)),
@@ -111,13 +114,14 @@ impl<S: LastStage> Driver<S> {
         if expected != got || saved.commands.len() != got {
             return Err(ResumeError::Workers { expected, got }.into());
         }
-        self.batches.slabs.complete_begun()?;
+        let interrupt = self.core.interrupt.clone();
+        self.batches.slabs.complete_begun(&interrupt)?;
         let before = Before {
-            workers: self.ask_all(saved.pickle)?,
+            workers: self.ask_all(saved.pickle, &interrupt)?,
             statistics: self.statistics()?,
         };
         let loaded = self
-            .load_workers(&saved)
+            .load_workers(&saved, &interrupt)
             .and_then(|()| Ok(self.batches.read(&saved.batches)?));
         match loaded {
             Ok(batches) => Ok(Loaded {
@@ -157,7 +161,11 @@ impl<S: LastStage> Driver<S> {
         self.batches.slabs.workers.go_on_from(progress);
     }
 
-    fn load_workers(&mut self, saved: &Simulators) -> Result<(), ControlError> {
+    fn load_workers(
+        &mut self,
+        saved: &Simulators,
+        interrupt: &Interrupt,
+    ) -> Result<(), ControlError> {
         let mut state = StateVisitor::loading(&saved.statistics);
         let statistics = &self.core.shared.statistics;
         statistics
@@ -165,7 +173,7 @@ impl<S: LastStage> Driver<S> {
             .and_then(|()| state.finish())
             .map_err(ResumeError::Statistics)?;
         for (worker, state) in saved.workers.iter().enumerate() {
-            match self.ask(worker, Request::Load(state.to_vec()))? {
+            match self.ask(worker, Request::Load(state.to_vec()), interrupt)? {
                 StateAnswer::Loaded => {}
                 other => return Err(failed(worker, other)),
             }
@@ -174,12 +182,13 @@ impl<S: LastStage> Driver<S> {
     }
 
     fn go_back_to(&mut self, before: &Before) {
+        let interrupt = self.core.interrupt.clone();
         // Whoever has saved a state can load it, unless its worker is gone.
         let mut state = StateVisitor::loading(&before.statistics);
         let _ = self.core.shared.statistics.visit_state(&mut state);
         for (worker, state) in before.workers.iter().enumerate() {
             if let StateAnswer::Saved(state) = state {
-                let _ = self.ask(worker, Request::Load(state.clone()));
+                let _ = self.ask(worker, Request::Load(state.clone()), &interrupt);
             }
         }
         self.batches.slabs.end_as_scheduled();
@@ -193,14 +202,23 @@ impl<S: LastStage> Driver<S> {
     }
 
     /// The states of all workers.
-    fn ask_all(&mut self, pickle: bool) -> Result<Vec<StateAnswer>, ControlError> {
+    fn ask_all(
+        &mut self,
+        pickle: bool,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<StateAnswer>, ControlError> {
         let workers = 0..self.core.workers();
         workers
-            .map(|worker| self.ask(worker, Request::Save { pickle }))
+            .map(|worker| self.ask(worker, Request::Save { pickle }, interrupt))
             .collect()
     }
 
-    fn ask(&mut self, worker: usize, request: Request) -> Result<StateAnswer, ControlError> {
+    fn ask(
+        &mut self,
+        worker: usize,
+        request: Request,
+        interrupt: &Interrupt,
+    ) -> Result<StateAnswer, ControlError> {
         let slabs = &mut self.batches.slabs;
         if let Some(worker) = slabs.workers.here(worker) {
             return Ok(match request {
@@ -209,7 +227,7 @@ impl<S: LastStage> Driver<S> {
                 Request::Program(_) => unreachable!("The driver asks for states only."),
             });
         }
-        match self.core.ask(worker, request, &slabs.interrupt) {
+        match self.core.ask(worker, request, interrupt) {
             Ok(answer) => Ok(StateAnswer::from_bytes(&answer)),
             Err(ControlError::NoAnswer { worker }) => {
                 Ok(StateAnswer::NotHeld(format!("worker {worker} has ended")))

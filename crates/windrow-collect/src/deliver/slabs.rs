@@ -16,8 +16,6 @@ use crate::placement::Workers;
 pub(crate) struct Slabs {
     pub(crate) workers: Workers,
     core: Arc<Core>,
-    /// Ends waits for workers.
-    pub(crate) interrupt: Interrupt,
     /// The slab that was started last, where it was ready before others. Not counted.
     pub(crate) last: Option<Filled>,
     /// Slabs that are taken, and not counted, before any other: workers had to complete them, or a
@@ -31,7 +29,6 @@ impl Slabs {
     pub(crate) fn new(workers: Workers, core: Arc<Core>) -> Self {
         Self {
             workers,
-            interrupt: core.interrupt.clone(),
             core,
             last: None,
             waiting: VecDeque::new(),
@@ -44,12 +41,22 @@ impl Slabs {
         self.core.frames_left() == 0
     }
 
-    /// The next slab with frames, counted; `None` when no frames are left.
+    /// The next slab with frames, counted, of `wanted` for one batch; `None` when no frames are
+    /// left. `interrupt` ends waits for workers.
     ///
     /// # Errors
     /// As [`take`](Self::take), and that of the interrupt.
-    pub(crate) fn next(&mut self) -> Result<Option<Filled>, NextError> {
+    pub(crate) fn next(
+        &mut self,
+        wanted: usize,
+        interrupt: &Interrupt,
+    ) -> Result<Option<Filled>, NextError> {
         let core = Arc::clone(&self.core);
+        let wanted = wanted.saturating_sub(self.waiting.len());
+        if core.ages_are_bounded && wanted > 0 {
+            // Workers may begin all of them, though they may not run ahead.
+            core.ring.request_many(wanted)?;
+        }
         let kept = |last: &Option<Filled>| last.as_ref().map_or(0, Filled::frames);
         while core.frames_left() > kept(&self.last) {
             if core.ring.is_at_end() && self.waiting.is_empty() {
@@ -59,7 +66,7 @@ impl Slabs {
                 // Parts that were cut short have left frames over.
                 core.count_on(core.ring.begun());
             }
-            let slab = self.take()?;
+            let slab = self.take(interrupt)?;
             if self.comes_before_others(&slab) {
                 self.last = Some(slab);
                 self.count_undelivered();
@@ -67,7 +74,7 @@ impl Slabs {
                 return Ok(Some(slab));
             }
             // Slabs without frames may follow each other for ever.
-            self.interrupt.check()?;
+            interrupt.check()?;
         }
         let last = self.last.take();
         self.count_undelivered();
@@ -101,7 +108,7 @@ impl Slabs {
         }
         if frames > 0 {
             let newest = core.shared.weights.version();
-            core.counters().collected(frames, newest, lease.commits());
+            core.counters().collected(frames, newest, lease);
         }
         frames
     }
@@ -111,14 +118,14 @@ impl Slabs {
     /// # Errors
     /// [`NextError::WaitInterrupted`]: the next call waits for the same slab. Otherwise the failure of a worker, or
     /// [`NextError::ShutDown`].
-    pub(crate) fn take(&mut self) -> Result<Filled, NextError> {
+    pub(crate) fn take(&mut self, interrupt: &Interrupt) -> Result<Filled, NextError> {
         let filled = match self.waiting.pop_front() {
             Some(filled) => {
                 self.asked = false;
                 self.count_undelivered();
                 filled
             }
-            None => self.fill()?,
+            None => self.fill(interrupt)?,
         };
         self.core.shared.statistics.take(&filled.lease);
         Ok(filled)
@@ -128,6 +135,7 @@ impl Slabs {
         let slabs = self.waiting.iter().chain(&self.last);
         let frames = slabs.map(Filled::frames).sum();
         self.core.undelivered.store(frames, Ordering::Relaxed);
+        self.core.ring.keep(self.waiting.len());
     }
 
     /// Sets the slabs that are taken first.
@@ -142,7 +150,7 @@ impl Slabs {
     ///
     /// # Errors
     /// Those of [`take`](Self::take).
-    pub(crate) fn complete_begun(&mut self) -> Result<(), NextError> {
+    pub(crate) fn complete_begun(&mut self, interrupt: &Interrupt) -> Result<(), NextError> {
         let ring = Arc::clone(&self.core.ring);
         ring.end_at(ring.begun());
         if ring.is_at_end() {
@@ -153,7 +161,9 @@ impl Slabs {
         ring.resume();
         let mut completed = Ok(());
         while completed.is_ok() && !ring.is_at_end() {
-            completed = self.fill().map(|slab| self.waiting.push_back(slab));
+            completed = self
+                .fill(interrupt)
+                .map(|slab| self.waiting.push_back(slab));
         }
         ring.pause();
         self.end_as_scheduled();
@@ -169,13 +179,14 @@ impl Slabs {
     }
 
     /// A slab that workers fill now.
-    fn fill(&mut self) -> Result<Filled, NextError> {
-        let (core, taken) = (
-            &self.core,
-            self.workers.next(&self.core.shared, &self.interrupt),
-        );
+    fn fill(&mut self, interrupt: &Interrupt) -> Result<Filled, NextError> {
+        let core = &self.core;
+        let taken = self.workers.next(&core.shared, interrupt);
         // Also after an error: then nothing that could be waited for is under way.
         self.asked = matches!(taken, Err(NextError::WaitInterrupted(_)));
+        if self.asked {
+            core.ring.leave_unattended();
+        }
         let lease = taken.map_err(|error| match error {
             NextError::Slab(SlabError::Stopped) => {
                 let failure = core.shared.reports.take_failure();

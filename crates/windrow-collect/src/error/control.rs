@@ -50,6 +50,18 @@ pub enum ControlError {
         /// Workers of the collector.
         workers: usize,
     },
+    /// Weights were not published within the collector's `step_timeout`, since parts that workers
+    /// fill would be older after it than `max_lag` allows.
+    #[error(
+        "new weights have waited {:.1} s for parts of {}, which would be older than max_lag allows",
+        waited.as_secs_f64(), workers_of(workers)
+    )]
+    PartsWait {
+        /// The workers.
+        workers: Vec<usize>,
+        /// How long was waited.
+        waited: Duration,
+    },
     /// A worker process that was asked something has ended, or never was.
     #[error("worker {worker} cannot answer: its process has ended, or there is no such worker")]
     NoAnswer {
@@ -124,6 +136,7 @@ impl ControlError {
             | Self::NoReplayBuffer
             | Self::Start(_)
             | Self::SinkWaits { .. }
+            | Self::PartsWait { .. }
             | Self::WaitsForItself
             | Self::WaitInterrupted(_)
             | Self::Stuck(_)
@@ -132,11 +145,22 @@ impl ControlError {
     }
 }
 
+/// The workers by their numbers.
+fn workers_of(workers: &[usize]) -> String {
+    let numbers: Vec<_> = workers.iter().map(ToString::to_string).collect();
+    match &numbers[..] {
+        [] => "workers".to_owned(),
+        [one] => format!("worker {one}"),
+        several => format!("workers {}", several.join(", ")),
+    }
+}
+
 /// Some threads were still busy when the time for a shutdown was over. They end when they return
 /// from the environment, policy, hook or sink that they run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{stuck} of {threads} threads were still busy {:.1} s after the shutdown",
     waited.as_secs_f64())]
+#[non_exhaustive]
 pub struct Stuck {
     /// Threads that did not end: those of workers, and the one that `start` began.
     pub stuck: usize,

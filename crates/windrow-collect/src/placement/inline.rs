@@ -22,7 +22,7 @@ impl Inline {
     /// Lets one worker after the other fill a part until a slab is whole.
     pub(crate) fn next(&mut self, ring: &Arc<Ring>) -> Result<Lease, NextError> {
         ring.request()?;
-        let mut idle = 0;
+        let (mut idle, mut publications) = (0, ring.publications());
         while idle < self.workers.len() {
             if let Some(lease) = ring.try_next() {
                 return Ok(lease);
@@ -34,6 +34,13 @@ impl Inline {
                     idle = 0;
                 }
                 None => idle += 1,
+            }
+            if idle == self.workers.len() {
+                // Nobody gets a part while weights are being replaced.
+                let now = ring.publications();
+                if std::mem::replace(&mut publications, now) != now {
+                    idle = 0;
+                }
             }
             self.turn = (self.turn + 1) % self.workers.len();
         }

@@ -210,8 +210,8 @@ impl Child {
             }
             #[cfg(feature = "remote")]
             End::Elsewhere(stream) => match stream.receive(Deadline::Never)? {
-                Said::Message(message) => Ok((decode(&message)?, Vec::new())),
-                Said::End => Err(ServeError::Ended),
+                (Said::Message, message) => Ok((decode(&message)?, Vec::new())),
+                (Said::End, _) => Err(ServeError::Ended),
                 _ => Err(ServeError::Order),
             },
         }
@@ -231,7 +231,7 @@ impl Child {
         match &self.end {
             End::Here(end) => Ok(send(end.socket(), &frame)?),
             #[cfg(feature = "remote")]
-            End::Elsewhere(stream) => stream.send(Said::Message(frame.body)),
+            End::Elsewhere(stream) => stream.send_with(&Said::Message, frame.body),
         }
     }
 

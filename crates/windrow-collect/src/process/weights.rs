@@ -58,7 +58,10 @@ impl WeightSender {
     fn tensors<'a>(&self, weights: &'a Weights) -> Result<Vec<Cow<'a, Tensor>>, WeightsError> {
         let mut misfits = Vec::new();
         let mut tensors = Vec::with_capacity(self.leaves.len());
-        for LeafSpec { key, dtype, shape } in &self.leaves {
+        for LeafSpec {
+            key, dtype, shape, ..
+        } in &self.leaves
+        {
             let name = || key.components().join(".");
             if *dtype == DType::Bytes {
                 let (expected, got) = (DType::F32, DType::Bytes);
@@ -158,7 +161,10 @@ pub(super) fn bytes_of(weights: &Weights) -> Vec<u8> {
 pub(super) fn weights_from(leaves: &[LeafSpec], bytes: &[u8]) -> Result<Weights, TensorError> {
     let mut weights = TensorDict::new([]);
     let mut rest = bytes;
-    for LeafSpec { key, dtype, shape } in leaves {
+    for LeafSpec {
+        key, dtype, shape, ..
+    } in leaves
+    {
         let len = shape.iter().product::<usize>() * dtype.size();
         let (own, others) = rest.split_at_checked(len).unwrap_or((rest, &[]));
         weights.set(key, Tensor::from_bytes(*dtype, shape, own)?)?;

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use windrow_slab::Commit;
+use windrow_slab::{Commit, Lease};
 
 /// What a collector has done so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -43,6 +43,15 @@ pub struct Stats {
     pub policy_version: i64,
     /// How many versions behind the newest one the parts of batches were when they were delivered.
     pub policy_lag: PolicyLag,
+    /// The greatest age of a part that was delivered: how many of the batches before its own were
+    /// delivered, with new weights published between them, since its worker began it.
+    /// [`max_lag`](crate::CollectorBuilder::max_lag) bounds it.
+    pub policy_age: u64,
+    /// The age of the oldest part that workers fill, or that waits to be delivered.
+    pub oldest_part: u64,
+    /// How long whole parts and new weights have waited for older parts, so that these were
+    /// delivered in time.
+    pub max_lag_waited: Duration,
     /// Seed that environments and policy noise derive from.
     pub seed: u64,
     /// Slabs allocated so far: one for each batch that was held at once, and those that workers
@@ -80,6 +89,7 @@ pub struct WorkerStats {
 
 /// How many versions behind the newest one parts were collected.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[non_exhaustive]
 pub struct PolicyLag {
     /// The freshest part's.
     pub min: i64,
@@ -97,6 +107,8 @@ pub(crate) struct Counters {
     pub(crate) dropped: u64,
     pub(crate) throughput: Throughput,
     pub(crate) lag: Lag,
+    /// The greatest age of a part.
+    pub(crate) age: u64,
 }
 
 impl Counters {
@@ -104,9 +116,10 @@ impl Counters {
         (self.frames, self.batches) = (frames, batches);
     }
 
-    /// `frames` frames of these parts have come while `newest` was the newest version.
-    pub(crate) fn collected(&mut self, frames: u64, newest: i64, parts: &[Commit]) {
-        self.lag.add(newest, parts);
+    /// `frames` frames of `slab` have come while `newest` was the newest version.
+    pub(crate) fn collected(&mut self, frames: u64, newest: i64, slab: &Lease) {
+        self.lag.add(newest, slab.commits());
+        self.age = slab.ages().iter().copied().fold(self.age, u64::max);
         self.throughput.add(frames);
     }
 }

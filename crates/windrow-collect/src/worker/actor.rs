@@ -159,11 +159,7 @@ impl Actor {
         mut out: RowsMut<'_>,
         version: &mut [i64],
     ) -> Result<(), PolicyError> {
-        let input = PolicyIn {
-            obs,
-            envs,
-            exploration: self.exploration,
-        };
+        let input = PolicyIn::new(obs, envs, self.exploration);
         if self.warming_up {
             for (leaf, replaced) in (self.action_leaves..).zip(&self.replaced) {
                 match *replaced {

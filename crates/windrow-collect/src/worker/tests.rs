@@ -147,6 +147,7 @@ fn worker(
         ahead: 0,
         max_slabs: 2,
         cut_after: None,
+        max_age: None,
     };
     let seeded = Restart::Seeded {
         seed: 0,

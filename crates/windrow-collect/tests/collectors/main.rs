@@ -24,6 +24,7 @@ mod faults;
 mod interruptions;
 mod last_stage;
 mod ledger;
+mod max_lag;
 mod overwriting;
 mod resume;
 mod served;

@@ -7,7 +7,7 @@ use windrow_slab::{Key, LeafSpec, Row, RowMut, Rows, RowsMut};
 
 use super::model::{Field, MujocoModel, Place};
 use crate::factory::many;
-use crate::native::info;
+use crate::info::append;
 use crate::vec_env::{check_rows, out_of_range};
 use crate::{
     Env, EnvError, EnvRng, EnvSpec, IntoVecEnv, NumpyRng, Outcome, Outcomes, Reset, Spec,
@@ -257,7 +257,9 @@ impl<T: MujocoTask> MujocoEnvs<T> {
         let spec = EnvSpec::new(id, observation, Spec::bounded(&low, &high)?);
         let steps = i32::try_from(frame_skip).ok().filter(|&steps| steps > 0);
         let steps = steps.ok_or_else(|| SpecError::no_steps("frame_skip", &spec))?;
-        let timestep = model.numbers("opt.timestep")?;
+        let [timestep] = model.numbers("opt.timestep")?[..] else {
+            unreachable!("A model has one time step.");
+        };
         let world = World {
             rng: EnvRng::new(),
             has_begun: false,
@@ -272,7 +274,7 @@ impl<T: MujocoTask> MujocoEnvs<T> {
             layout,
             frame_skip: steps,
             forces: model.reads_forces(),
-            dt: timestep.first().copied().unwrap_or(0.0) * frame_skip as f64,
+            dt: timestep * frame_skip as f64,
             worlds: many(num_envs, || world.clone())?,
             task,
             info: Vec::new(),
@@ -298,7 +300,7 @@ impl<T: MujocoTask> MujocoEnvs<T> {
     pub(super) fn with_info(mut self, info: Vec<Info>) -> Self {
         let added = info.iter();
         let added = added.map(|entry| (entry.name.to_owned(), entry.spec.clone()));
-        self.info_leaf = info::append(&mut self.spec, added.collect());
+        self.info_leaf = append(&mut self.spec, added.collect());
         self.info = info;
         self
     }

@@ -16,8 +16,8 @@ use super::table::{
     Goal, Map, Moment, Noise, Part, Point, Rule, Source, Span, Start, TABLES, Table, Term, Value,
     When,
 };
-use crate::native::{info, square};
-use crate::{EnvError, NumpyRng, Spec};
+use crate::numpy_pow::square;
+use crate::{EXACT_REWARD, EnvError, NamedEnv, NumpyRng, Spec, info};
 
 /// Ids of the environments.
 pub const IDS: [&str; TABLES.len()] = {
@@ -48,9 +48,22 @@ pub fn mujoco_arguments(id: &str) -> Vec<&'static str> {
         .collect()
 }
 
+/// Each environment. The library and the models are found when it is made.
+pub(crate) fn entries() -> Vec<(&'static str, NamedEnv)> {
+    let named = |id| {
+        let entry = NamedEnv::of(
+            |id, arguments| Ok(Box::new(make(id, &arguments.read(id)?, 1)?.single()?)),
+            |id, arguments, num_envs| Ok(Box::new(make(id, &arguments.read(id)?, num_envs)?)),
+            info_of(id),
+        );
+        (id, entry)
+    };
+    IDS.map(named).into()
+}
+
 /// The entries of `info` that an environment has, which has one of [these ids](IDS), each with
 /// whether resets return it, too.
-pub(crate) fn mujoco_info(id: &str) -> Vec<(&'static str, bool)> {
+fn info_of(id: &str) -> Vec<(&'static str, bool)> {
     let table = TABLES.iter().find(|table| table.id == id);
     let mut found: Vec<(&str, bool)> = Vec::new();
     for entry in table.map_or(&[][..], |table| table.info) {
@@ -82,7 +95,7 @@ const OTHER_MODEL: [&str; 2] = ["xml_file", "frame_skip"];
 ///
 /// # Errors
 /// Arguments that do not fit; MuJoCo or the model cannot be found or loaded.
-pub(crate) fn make(
+fn make(
     id: &str,
     settings: &Settings,
     num_envs: usize,
@@ -249,12 +262,12 @@ impl Compiler<'_> {
             }
         }
         let names = entries.iter().map(|entry| entry.name);
-        let names: Vec<&str> = names.chain([info::EXACT_REWARD]).collect();
+        let names: Vec<&str> = names.chain([EXACT_REWARD]).collect();
         let found = info::find(self.given.id, wanted, &names)?;
         let found = found.into_iter().map(|at| match entries.get(at) {
             Some(entry) => self.entry(entry, healthy),
             None => Ok(Info {
-                name: info::EXACT_REWARD,
+                name: EXACT_REWARD,
                 spec: Spec::unbounded(DType::F64, []),
                 at_reset: false,
                 value: InfoValue::Reward,

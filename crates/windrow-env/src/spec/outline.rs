@@ -156,7 +156,7 @@ impl<'de> Deserialize<'de> for Count {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{EnvSpec, driver::native_ids, make};
+    use crate::{EnvSpec, gym::ids, make};
 
     fn outlined(text: &str) -> Result<Vec<LeafSpec>, String> {
         let outline: Result<SpecOutline, _> = serde_json::from_str(text);
@@ -177,11 +177,7 @@ mod tests {
             ),
         ]);
         let mut specs = vec![EnvSpec::new("Nested", nested, Spec::discrete(2))];
-        specs.extend(
-            native_ids()
-                .iter()
-                .map(|id| make(id).unwrap().spec().clone()),
-        );
+        specs.extend(ids().iter().map(|id| make(id).unwrap().spec().clone()));
         for spec in specs {
             let text = serde_json::to_string(&spec.observation).unwrap();
             assert_eq!(outlined(&text).unwrap(), spec.observation_leaves());

@@ -63,7 +63,7 @@ mod tests {
     use tensordict::{DType, Shape};
 
     use super::*;
-    use crate::driver::native_ids;
+    use crate::gym::ids;
     use crate::{Pendulum, Serial, Statistics, VecEnv, VecNorm, make};
 
     fn bounded(dtype: DType, shape: &[usize], low: Vec<f64>, high: Vec<f64>) -> Spec {
@@ -184,8 +184,8 @@ mod tests {
             assert_eq!(bare, kind);
         }
         assert_eq!(there_and_back(&full()), full());
-        for id in native_ids() {
-            let env = make(&id).unwrap();
+        for id in ids() {
+            let env = make(id).unwrap();
             assert_eq!(there_and_back(env.spec()), *env.spec());
         }
     }

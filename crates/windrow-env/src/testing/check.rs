@@ -143,14 +143,14 @@ mod tests {
     use windrow_sync::error_chain;
 
     use super::*;
-    use crate::driver::native_ids;
+    use crate::gym::ids;
     use crate::testing::{CountingEnv, FailAt, FailingEnv, Failure, LedgerEnv};
     use crate::{EnvFactory, EnvSpec, Outcome, Spec, TimeLimit, make};
 
     #[test]
     fn native_environments_pass() {
-        for id in native_ids() {
-            let mut env = make(&id).unwrap();
+        for id in ids() {
+            let mut env = make(id).unwrap();
             let report = check_env(&mut env, 1).unwrap();
             assert_eq!(report.frames, STEPS, "{id}");
             // Without a limit, a random walk may take long.

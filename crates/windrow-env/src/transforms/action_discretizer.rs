@@ -153,7 +153,7 @@ impl Transform for ActionDiscretizer {
         let effect = Discretizing {
             leaves: leaves
                 .iter()
-                .map(|(_, leaf)| leaf.dtype().unwrap_or(DType::F32))
+                .map(|(_, leaf)| leaf.dtype().expect("A leaf has an element type."))
                 .collect(),
             target,
             elements: elements.collect(),

@@ -162,7 +162,7 @@ impl Transform for CatTensors {
             parts,
             row: total * inner,
             to: 0,
-            doubles: Vec::with_capacity(largest.unwrap_or_default()),
+            doubles: Vec::with_capacity(largest.expect("There is a first observation.")),
         };
         layout.lay(envs, vec![(made, &self.out_key)], |made, to| made.to = to)
     }

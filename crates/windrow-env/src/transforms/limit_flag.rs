@@ -5,7 +5,7 @@ use super::appended::{Appended, Appendix};
 use super::step_counter::steps;
 use crate::{Attach, EnvError, Outcomes, StateVisitor, Transform, serde_form};
 
-/// Observes whether each episode has lasted a number of steps, which does not end it.
+/// A flag that is raised once an episode has lasted a number of steps. It does not end the episode.
 ///
 /// Appends an observation `bool [1]`: false after a reset, true from the last of these steps on.
 /// For an episode that also ends there, see [`StepCounter`](crate::StepCounter).
@@ -40,25 +40,25 @@ impl LimitFlag {
 }
 
 impl Transform for LimitFlag {
-    type Bound = Appended<Late>;
+    type Bound = Appended<Reached>;
 
     fn attach(&self, envs: &mut Attach<'_>) -> Result<Self::Bound, EnvError> {
-        let late = Late {
+        let reached = Reached {
             limit: steps(&envs.spec, self.max_steps)?,
             counts: vec![0; envs.num_envs()],
         };
-        Appended::new(envs, &self.key, late)
+        Appended::new(envs, &self.key, reached)
     }
 }
 
 /// Whether an episode has reached this number of steps.
 #[derive(Debug)]
-pub struct Late {
+pub struct Reached {
     limit: i64,
     counts: Vec<i64>,
 }
 
-impl Appendix for Late {
+impl Appendix for Reached {
     type Value = bool;
     const FIRST: bool = false;
 

@@ -61,7 +61,11 @@ impl Transform for OneHotActions {
             false => Spec::OneHot { nvec: nvec.clone() },
         };
         Ok(Decoding {
-            dtype: envs.spec.action.dtype().unwrap_or(DType::I64),
+            dtype: envs
+                .spec
+                .action
+                .dtype()
+                .expect("Either has an element type."),
             nvec: nvec.into(),
         })
     }

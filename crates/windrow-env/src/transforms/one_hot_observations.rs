@@ -54,7 +54,7 @@ impl Transform for OneHotObservations {
         let made = indices.map(|(from, (key, leaf))| Vectors {
             env: spec.id.clone(),
             key,
-            nvec: leaf.choices().unwrap_or_default().to_vec(),
+            nvec: leaf.choices().expect("An index has choices.").to_vec(),
             from,
             to: 0,
         });

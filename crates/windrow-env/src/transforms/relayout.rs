@@ -316,7 +316,7 @@ pub(super) fn reshaped(spec: &Spec, shape: Shape) -> Spec {
 
 /// The spec of leaves in which each element is the one of `spec` that `sources` names.
 pub(super) fn rearranged(spec: &Spec, shape: Shape, sources: impl Iterator<Item = usize>) -> Spec {
-    let dtype = spec.dtype().unwrap_or(DType::F32);
+    let dtype = spec.dtype().expect("A leaf has an element type.");
     if matches!(spec, Spec::Unbounded { .. }) {
         return Spec::Unbounded { dtype, shape };
     }

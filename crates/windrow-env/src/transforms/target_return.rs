@@ -177,8 +177,9 @@ impl Target {
         which: std::ops::Range<usize>,
     ) -> Result<(), EnvError> {
         let places = obs.rows.get_mut(Key::<T>::new(self.to))?;
-        // An environment that does not exist was reported by the inner ones.
-        let places = places.get_mut(which.clone()).unwrap_or_default();
+        let places = places
+            .get_mut(which.clone())
+            .expect("The inner environments report one that does not exist.");
         for (place, left) in places.iter_mut().zip(&self.left[which]) {
             *place = T::of(*left);
         }

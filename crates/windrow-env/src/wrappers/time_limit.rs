@@ -40,12 +40,6 @@ impl<E: Env> TimeLimit<E> {
         }
     }
 
-    /// The same limit around what `f` makes of the environment, whose spec stays as it is.
-    pub(crate) fn map(mut self, f: impl FnOnce(E) -> E) -> Self {
-        self.env = f(self.env);
-        self
-    }
-
     /// Whether the step just made is the last one.
     #[inline(always)]
     fn is_reached(&mut self) -> bool {

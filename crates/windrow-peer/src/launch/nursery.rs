@@ -20,7 +20,7 @@ use windrow_sync::unpoisoned;
 use super::{Child, ChildPipes, Exit, Process, WorkerProgram};
 use crate::ProcessError;
 use crate::refused::refused;
-use crate::wire::{Frame, FrameReader, Stream, send_now};
+use crate::wire::{Frame, FrameReader, Incoming, send_now};
 
 /// What a nursery says of one worker, on the socket that came with the request for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -266,7 +266,7 @@ impl PendingFork {
                 socket: self.socket,
                 stderr: self.stderr,
             }),
-            (None, Ok(Stream::Open | Stream::More)) => ForkState::Pending(self),
+            (None, Ok(Incoming::Open | Incoming::More)) => ForkState::Pending(self),
             _ => ForkState::Refused,
         }
     }

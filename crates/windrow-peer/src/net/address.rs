@@ -77,6 +77,7 @@ impl Address {
 #[error(
     "expected an address such as unix:/run/policy.sock or 127.0.0.1:7777, got {given:?}: {reason}"
 )]
+#[non_exhaustive]
 pub struct AddressError {
     /// The text.
     pub given: String,

@@ -1,28 +1,46 @@
-//! A frame: kind, number, three words and a body, under check sums.
+//! A frame: what kind of message, the number of a request, the message, and bytes behind it, under
+//! check sums.
 
 use std::io::{self, BufRead};
 
-/// Bytes of a frame before its body.
-pub const HEAD: usize = 48;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::ProcessError;
+use crate::codec::{decode, encode};
+
+/// Bytes of a frame before its message.
+pub const HEAD: usize = 28;
 
 /// Bytes of an opening: mark, version, check sum.
 pub(super) const OPENING: usize = 16;
 
 const MARK: [u8; 8] = *b"windrow\n";
 
-/// Bytes of a body for which memory is taken before any of them has come.
+/// Bytes for which memory is taken before any of them has come.
 const STEP: usize = 64 << 10;
 
-/// One message. What kinds and words mean is up to those who exchange it.
+/// The vocabulary of the greeting.
+pub(super) const GREETING: u32 = 0;
+
+/// A vocabulary: an enum of the messages that one side may send. Each of its fields can be written
+/// as [`encode`] does, whatever its value.
+pub trait Message: Serialize + DeserializeOwned {
+    /// The number of the vocabulary, from 1 on: another one for each that may travel by one
+    /// connection.
+    const KIND: u32;
+}
+
+/// One message. What it means is up to those who exchange it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame<B = Vec<u8>> {
-    /// What it is; the numbers are the caller's.
-    pub kind: u16,
+    /// The [vocabulary](Message::KIND) of the message.
+    pub kind: u32,
     /// By which an answer is known to be that of a request.
     pub seq: u64,
-    /// Numbers that go with it.
-    pub words: [u64; 3],
-    /// Its content.
+    /// The message, as [`encode`] writes it.
+    pub message: Vec<u8>,
+    /// Bytes that go with it as they are, such as rows or weights.
     pub body: B,
 }
 
@@ -49,9 +67,6 @@ pub enum FrameError {
         /// Bytes of the frame.
         got: usize,
     },
-    /// A frame of a later version.
-    #[error("a frame has the flags {0:#x}, which this version of the protocol does not know")]
-    Flags(u16),
 }
 
 impl From<io::Error> for FrameError {
@@ -64,30 +79,41 @@ impl From<io::Error> for FrameError {
 }
 
 impl<B: AsRef<[u8]>> Frame<B> {
+    /// A frame of `message`, with the bytes `body` behind it.
+    ///
+    /// # Panics
+    /// If the message cannot be written.
+    #[must_use]
+    pub fn of<M: Message>(seq: u64, message: &M, body: B) -> Self {
+        Self {
+            kind: M::KIND,
+            seq,
+            message: encode(message).expect("Each field of a vocabulary can be written."),
+            body,
+        }
+    }
+
     /// Bytes of the frame.
     #[must_use]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
-        HEAD + self.body.as_ref().len()
+        HEAD + self.message.len() + self.body.as_ref().len()
     }
 
-    /// The body as text.
-    #[must_use]
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(self.body.as_ref()).into_owned()
-    }
-
+    /// What comes before message and body.
     pub(super) fn head(&self) -> io::Result<[u8; HEAD]> {
         let body = self.body.as_ref();
-        let len = u32::try_from(body.len()).map_err(io::Error::other)?;
+        let lens = [self.message.len(), body.len()].map(u32::try_from);
+        let [message_len, len] = lens.map(|len| len.map_err(io::Error::other));
+        let mut sum = crc32fast::Hasher::new();
+        sum.update(&self.message);
+        sum.update(body);
         let mut head = [0; HEAD];
-        head[4..8].copy_from_slice(&crc32fast::hash(body).to_le_bytes());
-        head[8..12].copy_from_slice(&len.to_le_bytes());
-        head[12..14].copy_from_slice(&self.kind.to_le_bytes());
-        head[16..24].copy_from_slice(&self.seq.to_le_bytes());
-        for (place, word) in head[24..].chunks_exact_mut(8).zip(self.words) {
-            place.copy_from_slice(&word.to_le_bytes());
+        let numbers = [sum.finalize(), message_len?, len?, self.kind];
+        for (place, number) in head[4..20].chunks_exact_mut(4).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
         }
+        head[20..].copy_from_slice(&self.seq.to_le_bytes());
         let sum = crc32fast::hash(&head[4..]);
         head[..4].copy_from_slice(&sum.to_le_bytes());
         Ok(head)
@@ -95,39 +121,65 @@ impl<B: AsRef<[u8]>> Frame<B> {
 }
 
 impl Frame {
+    /// Whether it is one of the greeting, whose place only the network can have changed.
+    #[must_use]
+    pub fn is_greeting(&self) -> bool {
+        self.kind == GREETING
+    }
+
+    /// The message, if it is one of the vocabulary `M`.
+    ///
+    /// # Errors
+    /// [`ProcessError::Message`] for bytes that are no such message, and for another vocabulary.
+    pub fn parse<M: Message>(&self) -> Result<M, ProcessError> {
+        match self.kind == M::KIND {
+            true => decode(&self.message),
+            false => Err(ProcessError::Message {
+                message: std::any::type_name::<M>(),
+                verb: "read",
+                reason: format!("expected kind {}, got kind {}", M::KIND, self.kind),
+            }),
+        }
+    }
+
     pub(super) fn read(from: &mut impl BufRead, limit: usize) -> Result<Self, FrameError> {
         let mut head = [0; HEAD];
         from.read_exact(&mut head)?;
-        let [sum, body_sum, len] = [0, 4, 8].map(|at| u32::from_le_bytes(field(&head, at)));
+        let numbers = [0, 4, 8, 12, 16].map(|at| u32::from_le_bytes(field(&head, at)));
+        let [sum, content_sum, message_len, len, kind] = numbers;
         if crc32fast::hash(&head[4..]) != sum {
             return Err(FrameError::Broken);
         }
-        match u16::from_le_bytes(field(&head, 14)) {
-            0 => {}
-            flags => return Err(FrameError::Flags(flags)),
-        }
-        let len = len as usize;
-        if len > limit.saturating_sub(HEAD) {
-            let got = HEAD.saturating_add(len);
+        let [message_len, len] = [message_len, len].map(|len| len as usize);
+        let got = HEAD.saturating_add(message_len).saturating_add(len);
+        if got > limit {
             return Err(FrameError::Limit { limit, got });
         }
-        // It grows as bytes come, whatever their number is said to be.
-        let mut body = Vec::new();
-        while body.len() < len {
-            let have = body.len();
-            body.resize(len.min(2 * have + STEP), 0);
-            from.read_exact(&mut body[have..])?;
-        }
-        if crc32fast::hash(&body) != body_sum {
+        let (message, body) = (take(from, message_len)?, take(from, len)?);
+        let mut sum = crc32fast::Hasher::new();
+        sum.update(&message);
+        sum.update(&body);
+        if sum.finalize() != content_sum {
             return Err(FrameError::Broken);
         }
         Ok(Self {
-            kind: u16::from_le_bytes(field(&head, 12)),
-            seq: u64::from_le_bytes(field(&head, 16)),
-            words: [24, 32, 40].map(|at| u64::from_le_bytes(field(&head, at))),
+            kind,
+            seq: u64::from_le_bytes(field(&head, 20)),
+            message,
             body,
         })
     }
+}
+
+/// The next `len` bytes. Memory grows as they come, whatever their number is said to be.
+fn take(from: &mut impl BufRead, len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while bytes.len() < len {
+        let have = bytes.len();
+        bytes.resize(len.min(2 * have + STEP), 0);
+        from.read_exact(&mut bytes[have..])?;
+    }
+    Ok(bytes)
 }
 
 /// The `N` bytes from `at` on.
@@ -155,17 +207,20 @@ pub(super) fn version(opening: &[u8; OPENING]) -> Option<u32> {
 mod tests {
     use super::*;
 
+    impl Message for [u64; 3] {
+        const KIND: u32 = 0x1234;
+    }
+
+    impl Message for String {
+        const KIND: u32 = 7;
+    }
+
     fn bytes(frame: &Frame) -> Vec<u8> {
-        [&frame.head().unwrap()[..], &frame.body].concat()
+        [&frame.head().unwrap()[..], &frame.message, &frame.body].concat()
     }
 
     fn example(body: Vec<u8>) -> Frame {
-        Frame {
-            kind: 0x1234,
-            seq: 7,
-            words: [1, u64::MAX, 3],
-            body,
-        }
+        Frame::of(7, &[1, u64::MAX, 3], body)
     }
 
     #[test]
@@ -202,19 +257,17 @@ mod tests {
     fn a_length_beyond_the_limit_is_refused_before_a_body_is_read() {
         let frame = example(vec![0; 100]);
         let head = frame.head().unwrap();
-        let error = Frame::read(&mut &head[..], 147).unwrap_err();
-        let expected = "a frame has 148 bytes, more than the limit of 147";
+        let error = Frame::read(&mut &head[..], frame.len() - 1).unwrap_err();
+        let expected = "a frame has 140 bytes, more than the limit of 139";
         assert_eq!(error.to_string(), expected);
     }
 
     #[test]
-    fn flags_of_a_later_version_are_refused_by_name() {
-        let mut bytes = bytes(&example(Vec::new()));
-        bytes[15] = 0x80;
-        let sum = crc32fast::hash(&bytes[4..]);
-        bytes[..4].copy_from_slice(&sum.to_le_bytes());
-        let error = Frame::read(&mut &bytes[..], 1024).unwrap_err().to_string();
-        assert!(error.contains("flags 0x8000"), "{error}");
+    fn a_message_is_read_by_its_own_vocabulary_alone() {
+        let frame = example(Vec::new());
+        assert_eq!(frame.parse::<[u64; 3]>().unwrap(), [1, u64::MAX, 3]);
+        let error = frame.parse::<String>().unwrap_err().to_string();
+        assert!(error.contains("expected kind 7, got kind 4660"), "{error}");
     }
 
     #[test]

@@ -8,13 +8,10 @@ use std::num::NonZeroU32;
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::{digest, hmac, pbkdf2};
 
-use super::{Deadline, Frame, FrameError, Wire};
+use serde::{Deserialize, Serialize};
 
-/// The kind of the client's first frame, with its random number.
-const CHALLENGE: u16 = 9;
-/// The kind of the server's frame, with its random number and, if it has a secret, its code; and of
-/// the client's second frame, with its code or nothing.
-const PROOF: u16 = 10;
+use super::frame::GREETING;
+use super::{Deadline, Frame, FrameError, Message, Wire};
 
 /// Bytes of a random number.
 const NUMBER: usize = 32;
@@ -24,6 +21,21 @@ const LONGEST: usize = 1 << 10;
 
 /// Most bytes of a server's frame, which may say why it ends the connection.
 const LONGEST_ANSWER: usize = 8 << 10;
+
+/// The messages of the greeting.
+#[derive(Debug, Serialize, Deserialize)]
+enum Greeting {
+    /// The client's first: its random number.
+    Challenge([u8; NUMBER]),
+    /// The server's: its random number and, if it has a secret, its code.
+    Shown([u8; NUMBER], Vec<u8>),
+    /// The client's second: its code, if it has a secret.
+    Proof(Vec<u8>),
+}
+
+impl Message for Greeting {
+    const KIND: u32 = GREETING;
+}
 
 /// The side that sends a code. It is a part of the code, so that nobody can send a side its own
 /// code back.
@@ -116,25 +128,19 @@ impl Wire {
             return Err(self.differs(got));
         }
         let challenge = self.receive(deadline, LONGEST)?;
-        let Some(theirs) = number(&challenge, CHALLENGE) else {
+        let Ok(Greeting::Challenge(theirs)) = challenge.parse() else {
             return Err(GreetingError::Other(challenge));
         };
         let own = draw()?;
         let text = |side| self.text(side, &theirs, &own);
         let (shown, expected) = (text(Side::Server), text(Side::Client));
-        let mut body = own.to_vec();
-        body.extend(
-            secret
-                .iter()
-                .flat_map(|Secret(key)| hmac::sign(key, &shown).as_ref().to_vec()),
-        );
-        self.send(deadline, &frame(PROOF, body))?;
+        let code = secret.map_or_else(Vec::new, |secret| secret.code(&shown));
+        self.say(deadline, &Greeting::Shown(own, code))?;
         let proof = self.receive(deadline, LONGEST)?;
-        match secret {
-            _ if proof.kind != PROOF => Err(GreetingError::Other(proof)),
-            Some(secret) => secret.check(&expected, &proof.body),
-            None => Ok(()),
-        }
+        let Ok(Greeting::Proof(code)) = proof.parse() else {
+            return Err(GreetingError::Other(proof));
+        };
+        secret.map_or(Ok(()), |secret| secret.check(&expected, &code))
     }
 
     /// Greets as the client. If there is a `secret`, first checks the server's proof, and then
@@ -148,7 +154,7 @@ impl Wire {
         deadline: Deadline,
     ) -> Result<(), GreetingError> {
         let own = draw()?;
-        let sent = self.send(deadline, &frame(CHALLENGE, own.to_vec()));
+        let sent = self.say(deadline, &Greeting::Challenge(own));
         // A server may refuse a client, and say so, before all of the greeting has arrived.
         let got = match (self.receive_version(deadline), sent) {
             (Err(_), Err(error)) => return Err(error.into()),
@@ -158,20 +164,22 @@ impl Wire {
             return Err(self.differs(got));
         }
         let proof = self.receive(deadline, LONGEST_ANSWER)?;
-        let Some(theirs) = number(&proof, PROOF) else {
+        let Ok(Greeting::Shown(theirs, shown)) = proof.parse() else {
             return Err(GreetingError::Other(proof));
         };
-        let shown = &proof.body[NUMBER..];
         let answer = match secret {
             Some(secret) => {
-                secret.check(&self.text(Side::Server, &own, &theirs), shown)?;
-                let text = self.text(Side::Client, &own, &theirs);
-                hmac::sign(&secret.0, &text).as_ref().to_vec()
+                secret.check(&self.text(Side::Server, &own, &theirs), &shown)?;
+                secret.code(&self.text(Side::Client, &own, &theirs))
             }
             None if shown.is_empty() => Vec::new(),
             None => return Err(GreetingError::Asked),
         };
-        Ok(self.send(deadline, &frame(PROOF, answer))?)
+        Ok(self.say(deadline, &Greeting::Proof(answer))?)
+    }
+
+    fn say(&mut self, deadline: Deadline, greeting: &Greeting) -> io::Result<()> {
+        self.send(deadline, &Frame::of(0, greeting, []))
     }
 
     fn differs(&self, got: u32) -> GreetingError {
@@ -190,25 +198,14 @@ impl Wire {
 }
 
 impl Secret {
+    fn code(&self, text: &[u8]) -> Vec<u8> {
+        hmac::sign(&self.0, text).as_ref().to_vec()
+    }
+
     /// Compares `shown` with the code of `text`, in constant time.
     fn check(&self, text: &[u8], shown: &[u8]) -> Result<(), GreetingError> {
         hmac::verify(&self.0, text, shown).map_err(|_| GreetingError::Unproved)
     }
-}
-
-fn frame(kind: u16, body: Vec<u8>) -> Frame {
-    Frame {
-        kind,
-        seq: 0,
-        words: [0; 3],
-        body,
-    }
-}
-
-/// The number at the beginning of `frame`, if it is of this kind.
-fn number(frame: &Frame, kind: u16) -> Option<[u8; NUMBER]> {
-    let number = frame.body.first_chunk().copied();
-    number.filter(|_| frame.kind == kind)
 }
 
 fn draw() -> io::Result<[u8; NUMBER]> {
@@ -292,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_client_shows_nothing_to_a_server_that_has_proved_nothing() {
-        for shown in [0, 31, 32] {
+        for shown in [0, 31, 32, 64] {
             let (mut here, mut there) = wires([1; 2]);
             let greeting = spawn(move || {
                 let secret = Secret::new(b"a");
@@ -300,11 +297,8 @@ mod tests {
             });
             here.receive_version(Deadline::after(SOON)).unwrap();
             here.receive(Deadline::after(SOON), LONGEST).unwrap();
-            here.send(
-                Deadline::after(SOON),
-                &frame(PROOF, vec![7; NUMBER + shown]),
-            )
-            .unwrap();
+            let shown = Greeting::Shown([7; NUMBER], vec![7; shown]);
+            here.say(Deadline::after(SOON), &shown).unwrap();
             let error = greeting.join().unwrap().unwrap_err();
             assert!(matches!(error, GreetingError::Unproved), "{error}");
             let more = here.receive(Deadline::after(SOON), LONGEST);
@@ -317,14 +311,15 @@ mod tests {
         let secret = Secret::new(b"a");
         let (mut here, mut there) = wires([1; 2]);
         let greeting = spawn(move || here.greet_client(Some(&secret), Deadline::after(SOON)));
-        there
-            .send(Deadline::after(SOON), &frame(CHALLENGE, vec![1; NUMBER]))
-            .unwrap();
+        let challenge = Greeting::Challenge([1; NUMBER]);
+        there.say(Deadline::after(SOON), &challenge).unwrap();
         there.receive_version(Deadline::after(SOON)).unwrap();
         let proof = there.receive(Deadline::after(SOON), LONGEST).unwrap();
-        let back = proof.body[NUMBER..].to_vec();
+        let Ok(Greeting::Shown(_, back)) = proof.parse() else {
+            panic!("expected the server's code, got {proof:?}");
+        };
         there
-            .send(Deadline::after(SOON), &frame(PROOF, back))
+            .say(Deadline::after(SOON), &Greeting::Proof(back))
             .unwrap();
         let error = greeting.join().unwrap().unwrap_err();
         assert!(matches!(error, GreetingError::Unproved), "{error}");
@@ -333,7 +328,7 @@ mod tests {
     #[test]
     fn a_text_is_another_secret_than_its_bytes() {
         let text = "a-text-that-people-chose";
-        let code = |secret: &Secret| hmac::sign(&secret.0, b"").as_ref().to_vec();
+        let code = |secret: &Secret| secret.code(b"");
         let own = Secret::of_text(text);
         assert_eq!(code(&own), code(&Secret::of_text(text)));
         assert_ne!(code(&own), code(&Secret::new(text.as_bytes())));

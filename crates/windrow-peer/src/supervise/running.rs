@@ -11,7 +11,7 @@ use super::stderr::Stderr;
 use super::{Death, Event, Handler};
 use crate::ProcessError;
 use crate::launch::{Child, Exit, Process};
-use crate::wire::{Frame, FrameReader, FrameWriter, Stream};
+use crate::wire::{Frame, FrameReader, FrameWriter, Incoming};
 
 /// A worker that has a process.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Running {
     process: Process,
     socket: UnixStream,
     /// Whether frames may still come.
-    stream: Stream,
+    stream: Incoming,
     reader: FrameReader,
     writer: FrameWriter,
     /// Whether this side of the socket was shut down.
@@ -47,7 +47,7 @@ impl Running {
             worker,
             process: child.process,
             socket: child.socket,
-            stream: Stream::Open,
+            stream: Incoming::Open,
             reader: FrameReader::default(),
             writer: FrameWriter::default(),
             closed: false,
@@ -69,7 +69,7 @@ impl Running {
     /// and again.
     pub(super) fn sources(&self) -> impl Iterator<Item = (Source, BorrowedFd<'_>, PollFlags)> {
         let mut flags = PollFlags::empty();
-        flags.set(PollFlags::IN, self.stream != Stream::Ended);
+        flags.set(PollFlags::IN, self.stream != Incoming::Ended);
         flags.set(PollFlags::OUT, !self.writer.is_empty());
         let socket = (!flags.is_empty()).then(|| (Source::Socket, self.socket.as_fd(), flags));
         let stderr = self.stderr.pipe();
@@ -105,7 +105,7 @@ impl Running {
 
     /// Reads and reports frames that are there; whether there may be more of them already.
     pub(super) fn read_frames(&mut self, handler: &mut Handler<Frame>) -> bool {
-        if self.stream == Stream::Ended {
+        if self.stream == Incoming::Ended {
             return false;
         }
         let mut frames = Vec::new();
@@ -113,7 +113,7 @@ impl Running {
         match self.reader.read_available(socket, &mut frames) {
             Ok(stream) => self.stream = stream,
             Err(fault) => {
-                self.stream = Stream::Ended;
+                self.stream = Incoming::Ended;
                 self.fault = Some(fault);
                 self.kill();
             }
@@ -121,7 +121,7 @@ impl Running {
         for frame in frames {
             handler(self.worker, Event::Message(frame));
         }
-        self.stream == Stream::More
+        self.stream == Incoming::More
     }
 
     /// Reads and passes on some of what the worker wrote to its standard error.

@@ -1,12 +1,15 @@
 //! Graphs of operations: the form of lowered policies (ADR 0020).
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::weights::Reader;
 use crate::{Noise, PolicyError, Weights, WeightsError};
 
 use super::elementwise::{Function, Reduction, Zip};
-use super::graph_plan::GraphPlan;
+use super::layer::Values;
+use super::plan::Plan;
 use super::{Activation, Layer, Sequential, put};
 
 /// A value of a [`Graph`]: one vector for each row, or one for all rows.
@@ -125,7 +128,7 @@ struct Parameter {
     name: String,
     shape: Vec<usize>,
     #[serde(skip)]
-    values: Vec<f32>,
+    values: Values,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -164,7 +167,7 @@ pub struct Graph {
     /// The plan for the requested values; made at the first evaluation, and again when parameters
     /// change.
     #[serde(skip)]
-    plan: Option<(Vec<Value>, GraphPlan)>,
+    plan: Option<(Vec<Value>, Plan)>,
     /// The random numbers of [`forward`](Self::forward), by row.
     #[serde(skip)]
     noise: Vec<Noise>,
@@ -189,7 +192,7 @@ impl Graph {
         let shape = shape.into();
         self.parameters.push(Parameter {
             name: name.into(),
-            values: zeros(&shape).unwrap_or_default(),
+            values: zeros(&shape).unwrap_or_default().into(),
             shape,
         });
         self.push(Op::Parameter(self.parameters.len() - 1), &[])
@@ -257,11 +260,12 @@ impl Graph {
             let parameters: Vec<_> = own
                 .iter()
                 .map(|(name, values, shape)| {
-                    let value = graph.parameter(format!("{number}.{name}"), shape.clone());
-                    if let Some(parameter) = graph.parameters.last_mut() {
-                        parameter.values = values.to_vec();
-                    }
-                    value
+                    graph.parameters.push(Parameter {
+                        name: format!("{number}.{name}"),
+                        values: Arc::clone(values),
+                        shape: shape.clone(),
+                    });
+                    graph.push(Op::Parameter(graph.parameters.len() - 1), &[])
                 })
                 .collect();
             x = match layer {
@@ -314,7 +318,7 @@ impl Graph {
     }
 
     /// Numbers in a row of each value.
-    fn widths(&self) -> Result<Vec<usize>, PolicyError> {
+    pub(super) fn widths(&self) -> Result<Vec<usize>, PolicyError> {
         let mut widths: Vec<usize> = Vec::with_capacity(self.nodes.len());
         for (number, node) in self.nodes.iter().enumerate() {
             if let Some(later) = node.from.iter().find(|from| from.0 >= number) {
@@ -367,9 +371,9 @@ impl Graph {
 
     /// The numbers of a parameter.
     pub(crate) fn values(&self, parameter: usize) -> &[f32] {
-        self.parameters
-            .get(parameter)
-            .map_or(&[], |parameter| &parameter.values)
+        let parameter = self.parameters.get(parameter);
+        let parameter = parameter.expect("A graph is checked before its parameters are read.");
+        &parameter.values
     }
 
     /// Evaluates `values`: each input is `[rows, elements]`, row-major, and so is each output.
@@ -403,15 +407,18 @@ impl Graph {
     /// parameters alone, and packs weights.
     pub(crate) fn prepare(&mut self, values: &[Value]) -> Result<(), PolicyError> {
         if self.plan.as_ref().is_none_or(|(of, _)| of != values) {
-            let widths = self.widths()?;
-            let plan = GraphPlan::new(self, &widths, values)?;
-            self.plan = Some((values.to_vec(), plan));
+            self.plan = Some((values.to_vec(), self.planned(values)?));
         }
         Ok(())
     }
 
+    /// A plan for `values`.
+    pub(super) fn planned(&self, values: &[Value]) -> Result<Plan, PolicyError> {
+        Plan::new(self, &self.widths()?, values)
+    }
+
     /// The plan that [`prepare`](Self::prepare) has made.
-    pub(crate) fn plan(&mut self) -> Option<&mut GraphPlan> {
+    pub(crate) fn plan(&mut self) -> Option<&mut Plan> {
         self.plan.as_mut().map(|(_, plan)| plan)
     }
 
@@ -425,7 +432,7 @@ impl Graph {
         let read = self.read(&mut reader);
         reader.finish()?;
         for (parameter, values) in self.parameters.iter_mut().zip(read) {
-            parameter.values = values;
+            parameter.values = values.into();
         }
         self.plan = None;
         Ok(())
@@ -457,8 +464,9 @@ impl Graph {
     /// Allocates parameters after deserialization, which leaves them out.
     pub(crate) fn allocate(&mut self) -> Result<(), PolicyError> {
         for (number, parameter) in self.parameters.iter_mut().enumerate() {
-            parameter.values =
-                zeros(&parameter.shape).ok_or_else(|| too_large(number, &parameter.shape))?;
+            let values = zeros(&parameter.shape);
+            let values = values.ok_or_else(|| too_large(number, &parameter.shape))?;
+            parameter.values = values.into();
         }
         Ok(())
     }

@@ -9,8 +9,8 @@ use crate::categorical::pick;
 
 use super::elementwise::Reduction;
 use super::graph::Draw;
-use super::graph_plan::Task;
 use super::norm::sum;
+use super::step::Task;
 
 /// A number outside of its bounds.
 #[derive(Debug, Clone, Copy)]
@@ -57,11 +57,6 @@ impl Task {
             Self::LogSoftmax(run) => {
                 for (out, x) in out.chunks_exact_mut(*run).zip(x.chunks_exact(*run)) {
                     log_softmax(x, out);
-                }
-            }
-            Self::Normalize(run, eps) => {
-                for (out, x) in out.chunks_exact_mut(*run).zip(x.chunks_exact(*run)) {
-                    normalize(x, *eps, out);
                 }
             }
             Self::Lookup(run) => {
@@ -160,14 +155,12 @@ fn multiply(a: &[f32], b: &[f32], columns: usize, out: &mut [f32]) {
 }
 
 #[inline(always)]
-fn normalize(x: &[f32], eps: f32, out: &mut [f32]) {
+pub(super) fn normalize(x: &mut [f32], eps: f32) {
     let count = x.len() as f32;
     let mean = sum(x, |x| x) / count;
     let variance = sum(x, |x| (x - mean) * (x - mean)) / count;
     let scale = 1.0 / (variance + eps).sqrt();
-    out.iter_mut()
-        .zip(x)
-        .for_each(|(out, x)| *out = (x - mean) * scale);
+    x.iter_mut().for_each(|x| *x = (*x - mean) * scale);
 }
 
 #[inline(always)]

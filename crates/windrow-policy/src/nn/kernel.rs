@@ -82,11 +82,6 @@ impl Packed {
         }
     }
 
-    /// Elements from one row of the result to the next.
-    pub(crate) fn padded(&self) -> usize {
-        self.padded
-    }
-
     /// `out[r] = bias + weight · input[r]` for every row.
     ///
     /// `input`: `rows` rows, `stride` elements apart, the first `inputs` of which count; `out`:

@@ -1,6 +1,11 @@
+use std::sync::Arc;
+
 use crate::Noise;
 
 use super::{Activation, LayerNorm};
+
+/// The numbers of a parameter, which copies of a network and its graph share.
+pub(crate) type Values = Arc<Vec<f32>>;
 
 /// `y = x Wᵀ + b`.
 ///
@@ -8,9 +13,9 @@ use super::{Activation, LayerNorm};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Linear {
     /// `[outputs, inputs]`, row-major.
-    pub(crate) weight: Vec<f32>,
+    pub(crate) weight: Values,
     /// `[outputs]`; all zero when `has_bias` is false.
-    pub(crate) bias: Vec<f32>,
+    pub(crate) bias: Values,
     pub(crate) has_bias: bool,
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
@@ -24,8 +29,8 @@ impl Linear {
         let parameters = elements.and_then(|n| Some((filled(0.0, n)?, filled(0.0, outputs)?)));
         let (weight, bias) = parameters.unwrap_or_default();
         Self {
-            weight,
-            bias,
+            weight: weight.into(),
+            bias: bias.into(),
             has_bias,
             inputs,
             outputs,
@@ -60,9 +65,9 @@ impl Linear {
     fn init(&mut self, mut noise: Noise) {
         let bound = 1.0 / (self.inputs.max(1) as f32).sqrt();
         let mut draw = || (2.0 * noise.f32() - 1.0) * bound;
-        self.weight.fill_with(&mut draw);
+        Arc::make_mut(&mut self.weight).fill_with(&mut draw);
         if self.has_bias {
-            self.bias.fill_with(draw);
+            Arc::make_mut(&mut self.bias).fill_with(draw);
         }
     }
 }
@@ -141,21 +146,21 @@ impl Layer {
     }
 
     /// Name, values and shape of each parameter, in PyTorch's order.
-    pub(crate) fn parameters(&self) -> Vec<(&'static str, &[f32], Vec<usize>)> {
+    pub(crate) fn parameters(&self) -> Vec<(&'static str, &Values, Vec<usize>)> {
         match self {
             Self::Linear(linear) => {
                 let weight = (linear.outputs, linear.inputs);
-                let mut all = vec![("weight", linear.weight.as_slice(), vec![weight.0, weight.1])];
+                let mut all = vec![("weight", &linear.weight, vec![weight.0, weight.1])];
                 if linear.has_bias {
-                    all.push(("bias", linear.bias.as_slice(), vec![linear.outputs]));
+                    all.push(("bias", &linear.bias, vec![linear.outputs]));
                 }
                 all
             }
             Self::LayerNorm(norm) => {
                 let shape = vec![norm.features()];
                 vec![
-                    ("weight", norm.weight.as_slice(), shape.clone()),
-                    ("bias", norm.bias.as_slice(), shape),
+                    ("weight", &norm.weight, shape.clone()),
+                    ("bias", &norm.bias, shape),
                 ]
             }
             Self::Activation(_) | Self::Flatten => Vec::new(),
@@ -165,9 +170,9 @@ impl Layer {
     /// Replaces the parameters, given in the order of [`parameters`](Self::parameters) and of the
     /// same lengths.
     pub(crate) fn set_parameters(&mut self, values: &mut impl Iterator<Item = Vec<f32>>) {
-        let mut set = |parameter: &mut Vec<f32>| {
+        let mut set = |parameter: &mut Values| {
             if let Some(values) = values.next() {
-                *parameter = values;
+                *parameter = values.into();
             }
         };
         match self {

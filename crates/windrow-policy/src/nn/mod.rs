@@ -2,9 +2,9 @@
 
 mod activation;
 mod aligned;
+mod apply;
 mod elementwise;
 mod graph;
-mod graph_plan;
 mod graph_runs;
 mod infer;
 mod kernel;
@@ -13,13 +13,14 @@ mod math;
 mod norm;
 mod plan;
 mod sequential;
+mod step;
 
 pub use activation::Activation;
 pub use elementwise::{Function, Reduction, Zip};
 pub use graph::{Draw, Graph, Op, Run, Value};
-pub(crate) use graph_plan::GraphPlan;
 pub use layer::{Layer, Linear};
 pub(crate) use math::exp;
 pub use norm::LayerNorm;
+pub(crate) use plan::Plan;
 pub use sequential::Sequential;
 pub(crate) use sequential::put;

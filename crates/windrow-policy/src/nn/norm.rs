@@ -1,6 +1,6 @@
 use super::aligned::LINE;
 use super::kernel::total;
-use super::layer::filled;
+use super::layer::{Values, filled};
 
 /// Subtracts a row's mean, divides by its deviation, then scales and shifts each feature.
 ///
@@ -8,9 +8,9 @@ use super::layer::filled;
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerNorm {
     /// `[features]`.
-    pub(crate) weight: Vec<f32>,
+    pub(crate) weight: Values,
     /// `[features]`.
-    pub(crate) bias: Vec<f32>,
+    pub(crate) bias: Values,
     /// Added to the variance.
     pub(crate) eps: f32,
     pub(crate) features: usize,
@@ -21,8 +21,8 @@ impl LayerNorm {
     /// parameters if there is no memory for them.
     pub(crate) fn new(features: usize) -> Self {
         Self {
-            weight: filled(1.0, features).unwrap_or_default(),
-            bias: filled(0.0, features).unwrap_or_default(),
+            weight: filled(1.0, features).unwrap_or_default().into(),
+            bias: filled(0.0, features).unwrap_or_default().into(),
             eps: 1e-5,
             features,
         }
@@ -38,22 +38,6 @@ impl LayerNorm {
     #[must_use]
     pub fn eps(&self) -> f32 {
         self.eps
-    }
-
-    /// Normalises rows of `stride` elements, the first `features` of which count, in place.
-    #[inline(always)]
-    pub(crate) fn apply(&self, rows: &mut [f32], stride: usize) {
-        let features = self.features();
-        for row in rows.chunks_exact_mut(stride) {
-            let row = &mut row[..features];
-            let count = features as f32;
-            let mean = sum(row, |x| x) / count;
-            let variance = sum(row, |x| (x - mean) * (x - mean)) / count;
-            let scale = 1.0 / (variance + self.eps).sqrt();
-            for ((x, weight), bias) in row.iter_mut().zip(&self.weight).zip(&self.bias) {
-                *x = (*x - mean) * scale * weight + bias;
-            }
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::weights::{Reader, read_file};
 use crate::{PolicyError, Weights, WeightsError};
 
 use super::plan::Plan;
-use super::{Activation, Layer, LayerNorm, Linear};
+use super::{Activation, Graph, Layer, LayerNorm, Linear};
 
 /// Layers one after the other, for inference.
 ///
@@ -216,7 +216,7 @@ impl Sequential {
     /// then.
     pub fn forward(&mut self, input: &[f32], out: &mut [f32]) -> Result<(), PolicyError> {
         let plan = self.prepare()?;
-        let (inputs, outputs) = plan.widths();
+        let (inputs, outputs) = plan.ends();
         let rows = match out.len() == outputs {
             true => 1,
             false => out.len() / outputs,
@@ -228,8 +228,7 @@ impl Sequential {
                 got: input.len() / inputs,
             });
         }
-        plan.forward(rows, input, out);
-        Ok(())
+        plan.run(rows, &[input], &[], &mut [out])
     }
 
     /// Packs the parameters, unless that has been done.
@@ -237,9 +236,13 @@ impl Sequential {
     pub(crate) fn prepare(&mut self) -> Result<&mut Plan, PolicyError> {
         if self.plan.is_none() {
             self.check()?;
+            let (graph, output) = Graph::of(self);
+            self.plan = Some(graph.planned(&[output])?);
         }
-        let layers = &self.layers;
-        Ok(self.plan.get_or_insert_with(|| Plan::new(layers)))
+        Ok(self
+            .plan
+            .as_mut()
+            .expect("The lines above have made the plan."))
     }
 
     /// Takes over the parameters in `weights`, all or (on error) none.

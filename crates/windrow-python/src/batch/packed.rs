@@ -1,4 +1,5 @@
-//! Batches and weights as one array of bytes, for another machine or process.
+//! Batches and weights as one array of bytes, for another machine or process: in the form of
+//! safetensors, whose tensors can be read without a copy.
 //!
 //! The array is NumPy's, which whoever carries it need not pickle.
 
@@ -6,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadwriteArray1, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -63,21 +64,19 @@ fn write_into<'py>(
     dict: &TensorDict,
     into: Option<PyReadwriteArray1<'py, u8>>,
 ) -> PyResult<Bound<'py, PyArray1<u8>>> {
-    let packing = dict.packing().map_err(|error| failed(&error))?;
-    let len = packing.byte_len();
+    let encoding = dict.encoding().map_err(|error| failed(&error))?;
+    let len = encoding.byte_len();
     let known = into.filter(|array| array.len() == len && array.is_c_contiguous());
-    let array = match &known {
-        Some(known) => Bound::clone(&**known),
-        // SAFETY: `write` fills all of it, before anyone else has it.
-        None => unsafe { PyArray1::<u8>::new(py, [len], false) },
+    let mut array = match known {
+        Some(known) => known,
+        None => PyArray1::<u8>::zeros(py, [len], false).readwrite(),
     };
-    let out = NonNull::new(array.data()).ok_or_else(|| PyMemoryError::new_err("no array"))?;
-    let out = OutPointer(out);
-    // SAFETY: an array of so many bytes without gaps, which is fresh or borrowed alone until it is
-    // written.
-    py.detach(move || unsafe { packing.write({ out }.0) });
-    drop(known);
-    Ok(array)
+    let mut bytes = array
+        .as_slice_mut()
+        .map_err(|error| PyValueError::new_err(error_chain(&error)))?;
+    let written = py.detach(|| encoding.write(&mut bytes));
+    written.map_err(|error| failed(&error))?;
+    Ok((**array).clone())
 }
 
 /// The `TensorDict` that the arrays were packed from: of several, put one after the other along
@@ -128,7 +127,7 @@ pub(crate) fn read(array: &PyReadonlyArray1<'_, u8>, copied: bool) -> PyResult<T
         .map_err(|error| PyValueError::new_err(error_chain(&error)))?;
     let dict = if copied {
         array.py().detach(|| {
-            TensorDict::from_packed(&Tensor::from_bytes(DType::U8, [bytes.len()], bytes)?)
+            TensorDict::views_of_bytes(&Tensor::from_bytes(DType::U8, [bytes.len()], bytes)?)
         })
     } else {
         let owner: Py<PyArray1<u8>> = (**array).clone().unbind();
@@ -139,7 +138,7 @@ pub(crate) fn read(array: &PyReadonlyArray1<'_, u8>, copied: bool) -> PyResult<T
             let (shape, strides) = ([len].as_slice().into(), [1].as_slice().into());
             Tensor::from_raw(start, DType::U8, shape, strides, Arc::new(owner))
         };
-        TensorDict::from_packed(&bytes)
+        TensorDict::views_of_bytes(&bytes)
     };
     dict.map_err(|error| failed(&error))
 }
@@ -147,10 +146,3 @@ pub(crate) fn read(array: &PyReadonlyArray1<'_, u8>, copied: bool) -> PyResult<T
 fn failed(error: &TensorError) -> PyErr {
     PyValueError::new_err(error_chain(&error))
 }
-
-/// An address that another thread could use: [`write`] alone does.
-#[derive(Clone, Copy)]
-struct OutPointer(NonNull<u8>);
-
-// SAFETY: the array is not known to any other code yet.
-unsafe impl Send for OutPointer {}

@@ -12,10 +12,10 @@ use pyo3::prelude::*;
 use windrow::error_chain;
 use windrow::replay::{
     ConsumingSampler, GoalStrategy, HindsightSampler, LazyMemmapStorage, LazyTensorStorage,
-    ListStorage, MaxRewardWriter, PrioritizedSampler, PrioritizedSliceSampler, RandomSampler,
-    RateLimiter, Reduction, ReplayBuffer, ReplayBufferBuilder, ReuseWriter, RoundRobinWriter,
-    RunKeys, Sampler, SamplerWithoutReplacement, SliceSampler, SliceSamplerWithoutReplacement,
-    Writer,
+    ListStorage, MaxRewardWriter, Priorities, PrioritizedSampler, PrioritizedSliceSampler,
+    RandomSampler, RateLimiter, Reduction, ReplayBuffer, ReplayBufferBuilder, ReuseWriter,
+    RoundRobinWriter, RunKeys, Sampler, SamplerWithoutReplacement, SliceSampler,
+    SliceSamplerWithoutReplacement, Writer,
 };
 use windrow::tensordict::NestedKey;
 
@@ -87,22 +87,10 @@ const SAMPLERS: &[(&str, Make<Box<dyn Sampler>>)] = &[
         Ok(sampler.shuffle(of.get("shuffle")?).into())
     }),
     ("PrioritizedSampler", |of| {
-        let sampler = PrioritizedSampler::new(of.get("alpha")?, of.get("beta")?);
-        let sampler = sampler.eps(of.get("eps")?);
-        let reduction = reduction(of)?;
-        Ok(match of.key("priority_key")? {
-            Some(key) => sampler.priority_key(key, reduction).into(),
-            None => sampler.into(),
-        })
+        Ok(PrioritizedSampler::of(priorities(of)?).into())
     }),
     ("PrioritizedSliceSampler", |of| {
-        let (alpha, beta) = (of.get("alpha")?, of.get("beta")?);
-        let sampler = PrioritizedSliceSampler::new(slices(of)?, alpha, beta).eps(of.get("eps")?);
-        let reduction = reduction(of)?;
-        Ok(match of.key("priority_key")? {
-            Some(key) => sampler.priority_key(key, reduction).into(),
-            None => sampler.into(),
-        })
+        Ok(PrioritizedSliceSampler::of(slices(of)?, priorities(of)?).into())
     }),
 ];
 
@@ -192,9 +180,12 @@ impl Arguments<'_> {
     fn get<T: for<'py> FromPyObjectOwned<'py>>(&self, name: &str) -> PyResult<T> {
         let py = self.0.py();
         let read = extracted::<T>(&self.0.get_item(name)?);
-        read.map_err(|error| match error.is_instance_of::<PyTypeError>(py) {
-            true => PyTypeError::new_err(format!("{name}: {}", error.value(py))),
-            false => error,
+        read.map_err(|error| {
+            if error.is_instance_of::<PyTypeError>(py) {
+                PyTypeError::new_err(format!("{name}: {}", error.value(py)))
+            } else {
+                error
+            }
         })
     }
 
@@ -207,6 +198,16 @@ impl Arguments<'_> {
 /// `value` as a `T`, with the error of any extraction as an exception.
 fn extracted<'py, T: FromPyObjectOwned<'py>>(value: &Bound<'py, PyAny>) -> PyResult<T> {
     value.extract().map_err(Into::into)
+}
+
+/// How priorities become probabilities and weights.
+fn priorities(of: &Arguments<'_>) -> PyResult<Priorities> {
+    let priorities = Priorities::new(of.get("alpha")?, of.get("beta")?).eps(of.get("eps")?);
+    let reduction = reduction(of)?;
+    Ok(match of.key("priority_key")? {
+        Some(key) => priorities.key(key, reduction),
+        None => priorities,
+    })
 }
 
 /// The slices of these arguments.

@@ -12,8 +12,8 @@ use super::producer::Reply;
 use super::session::Session;
 use super::{Shared, count};
 use crate::Token;
-use crate::protocol::{Kind, LONGEST_HELLO, Parting, VERSION, piece, pieces};
-use windrow_peer::net::{Deadline, Secret, Stream, Wire};
+use crate::protocol::{Answer, LONGEST_HELLO, Parting, Piece, VERSION, bare, piece, pieces};
+use windrow_peer::net::{Deadline, Frame, Secret, Stream, Wire};
 
 /// Serves `socket` until one of both sides ends it.
 pub(super) fn serve(shared: &Arc<Shared>, socket: &Arc<Socket>) {
@@ -41,8 +41,8 @@ pub(super) fn serve(shared: &Arc<Shared>, socket: &Arc<Socket>) {
         }
     };
     // A client that has gone needs no words.
-    if let Some(last) = parting.frame() {
-        let _ = wire.send(deadline, &last);
+    if parting != Parting::Silent {
+        let _ = wire.send(deadline, &bare(0, &Answer::Closed(parting)));
     }
     wire.finish(deadline);
 }
@@ -56,7 +56,7 @@ fn greet(
 ) -> Result<(), Parting> {
     wire.greet_client(token, deadline)?;
     let hello = wire.receive(deadline, LONGEST_HELLO)?;
-    let welcome = session.greet(&hello)?;
+    let welcome = bare(0, &session.greet(&hello)?);
     wire.send(deadline, &welcome).map_err(|_| Parting::Silent)
 }
 
@@ -92,9 +92,13 @@ fn send(wire: &mut Wire, reply: &Reply, limit: usize, through: Duration) -> io::
             seq,
             version,
             bytes,
-        } => pieces(bytes.len(), piece(limit)).try_for_each(|piece| {
-            let words = [bytes.len() as u64, piece.start as u64, *version as u64];
-            let frame = Kind::Piece.frame(*seq, words, &bytes[piece]);
+        } => pieces(bytes.len(), piece(limit)).try_for_each(|range| {
+            let piece = Piece {
+                total: bytes.len() as u64,
+                offset: range.start as u64,
+            };
+            let version = *version;
+            let frame = Frame::of(*seq, &Answer::Piece { piece, version }, &bytes[range]);
             wire.send(Deadline::after(through), &frame)
         }),
     }

@@ -9,7 +9,7 @@ use windrow_sync::unpoisoned;
 
 use super::lock;
 use super::session::Seat;
-use crate::protocol::{Kind, Parting};
+use crate::protocol::{Answer, Parting, bare};
 use windrow_peer::net::Frame;
 
 /// All producers that the server knows.
@@ -216,7 +216,7 @@ impl Producer {
                 // The seat may be half changed, and is not used again.
                 seat = None;
                 let reason = "the server panicked while it did this request";
-                let answer = Kind::Failed.frame(seq, [0; 3], reason.into());
+                let answer = bare(seq, &Answer::Failed(reason.to_owned()));
                 (Some(Arc::new(answer)), Err(panic))
             }
         };
@@ -240,12 +240,13 @@ mod tests {
     const SOON: Duration = Duration::from_secs(20);
 
     fn answer(seq: u64) -> Done {
-        Done::Once(Kind::Acted.bare(seq, [seq, 0, 0]))
+        let version = seq.cast_signed();
+        Done::Once(bare(seq, &Answer::Acted { version }))
     }
 
-    fn frame(reply: &Reply) -> &Frame {
+    fn said(reply: &Reply) -> Answer {
         match reply {
-            Reply::Frame(frame) => frame,
+            Reply::Frame(frame) => frame.parse().unwrap(),
             other => panic!("expected a frame, got {other:?}"),
         }
     }
@@ -255,7 +256,7 @@ mod tests {
         let producer = Producer::default();
         assert!(!producer.once(1, SOON, |_| answer(1)).unwrap().1);
         let (reply, was_done) = producer.once(1, SOON, |_| unreachable!()).unwrap();
-        assert!(was_done && frame(&reply).words[0] == 1);
+        assert!(was_done && said(&reply) == Answer::Acted { version: 1 });
         assert!(!producer.once(2, SOON, |_| answer(2)).unwrap().1);
         let (late, _) = producer.once(1, SOON, |_| unreachable!()).unwrap();
         assert!(matches!(late, Reply::Nothing));
@@ -276,9 +277,11 @@ mod tests {
         let once = || producer.once(1, SOON, |_| panic!("oh"));
         catch_unwind(AssertUnwindSafe(once)).unwrap_err();
         let (reply, was_done) = once().unwrap();
-        let frame = frame(&reply);
-        assert!(was_done && frame.text().contains("panicked"));
-        assert_eq!(Kind::of(frame), Some(Kind::Failed));
+        assert!(was_done);
+        match said(&reply) {
+            Answer::Failed(reason) => assert!(reason.contains("panicked"), "{reason}"),
+            other => panic!("expected a failure, got {other:?}"),
+        }
         assert!(!producer.once(2, SOON, |_| answer(2)).unwrap().1);
     }
 
@@ -346,7 +349,8 @@ mod tests {
     #[test]
     fn answers_to_those_who_have_gone_have_a_limit_in_total() {
         let producers = Producers::new(SOON, 1000, 10_000);
-        let large = || Done::Once(Kind::Acted.frame(1, [0; 3], vec![0; 4000]));
+        let acted = Answer::Acted { version: 0 };
+        let large = || Done::Once(Frame::of(1, &acted, vec![0; 4000]));
         let clients = (0..5).map(|id| producers.enter(id, false).unwrap().0);
         let clients: Vec<_> = clients.collect();
         for client in &clients {

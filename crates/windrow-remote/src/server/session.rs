@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use socket2::Socket;
 use tensordict::{LeafSpec, TensorDict};
-use windrow_policy::{Binding, EnvRows, Policy, PolicyIn, Served};
+use windrow_policy::{Binding, EnvRows, ExplorationType, Policy, PolicyIn, Served};
 use windrow_slab::RowBlock;
 use windrow_sync::error_chain;
 
 use super::producer::{Done, Producer, Reply};
 use super::{Shared, count, lock};
 use crate::limits::LEAST_MESSAGE;
-use crate::protocol::{Kind, Parting, Pieces};
-use crate::rows::{self, BindRequest, EXPLORATION};
+use crate::protocol::{Answer, Parting, Pieces, Request, bare};
+use crate::rows::{self, BindRequest};
 use windrow_peer::net::Frame;
 
 /// How long a request waits for an earlier one of the same client.
@@ -73,37 +73,44 @@ impl Session {
 
     /// Lets in a client that has proved that it knows the token. Called once; returns the answer to
     /// the client's `hello`.
-    pub(super) fn greet(&mut self, hello: &Frame) -> Result<Frame, Parting> {
-        let limit = hello.body.first_chunk().copied();
-        let Some(limit) = limit.filter(|_| Kind::of(hello) == Some(Kind::Hello)) else {
-            return Err(Parting::unexpected("a greeting first", hello));
+    pub(super) fn greet(&mut self, hello: &Frame) -> Result<Answer, Parting> {
+        let (id, is_known, limit) = match hello.parse() {
+            Ok(Request::Hello {
+                producer,
+                is_known,
+                limit,
+            }) => (producer, is_known, limit),
+            _ => return Err(Parting::unexpected("a greeting first", hello)),
         };
         let choices = &self.shared.choices;
         let own = choices.limits.message;
-        let limit = usize::try_from(u64::from_le_bytes(limit)).unwrap_or(own);
+        let limit = usize::try_from(limit).unwrap_or(own);
         self.limit = limit.clamp(LEAST_MESSAGE, own);
-        let [low, high, says_known] = hello.words;
-        let id = u128::from(low) | u128::from(high) << 64;
         lock(&self.shared.door).admit(&self.socket)?;
         count(&self.shared.counters.accepted);
-        let Some((producer, last)) = self.shared.producers.enter(id, says_known != 0) else {
-            return Ok(Kind::Forgotten.bare(0, [0; 3]));
+        let Some((producer, last)) = self.shared.producers.enter(id, is_known) else {
+            return Ok(Answer::Forgotten);
         };
         self.producer = Some((id, producer));
-        Ok(Kind::Welcome.bare(0, [self.shared.instance, last, own as u64]))
+        Ok(Answer::Welcome {
+            instance: self.shared.instance,
+            last,
+            limit: own as u64,
+        })
     }
 
-    /// Does what `frame` asks for; the answer.
-    pub(super) fn take(&mut self, frame: &Frame) -> Result<Reply, Parting> {
+    /// Does what `asked` asks for; the answer.
+    pub(super) fn take(&mut self, asked: &Frame) -> Result<Reply, Parting> {
         let Some((id, producer)) = &self.producer else {
             return Err(Parting::Silent);
         };
-        let (shared, seq, limit) = (&self.shared, frame.seq, self.limit);
+        let (shared, seq, limit) = (&self.shared, asked.seq, self.limit);
         let weights = shared.choices.limits.weights;
         // What fails is the answer, too.
-        let once = |work: &mut dyn FnMut(&mut Option<Seat>) -> Result<Frame, String>| {
+        let once = |work: &mut dyn FnMut(&mut Option<Seat>) -> Answered| {
             producer.once(seq, PATIENCE, |seat| {
-                let done = work(seat).and_then(|frame| match frame.len() {
+                let done = work(seat).map(|(answer, body)| Frame::of(seq, &answer, body));
+                let done = done.and_then(|frame| match frame.len() {
                     len if len > limit => Err(format!(
                         "the answer has {len} bytes, more than the limit of {limit}"
                     )),
@@ -112,11 +119,15 @@ impl Session {
                 Done::Once(done.unwrap_or_else(|reason| failed(seq, reason)))
             })
         };
-        let (reply, was_done) = match Kind::of(frame) {
-            Some(Kind::Bind) => once(&mut |seat| bind(shared, frame, limit, seat))?,
-            Some(Kind::Act) => once(&mut |seat| act(frame, seat))?,
-            Some(Kind::Push) if frame.words[0] > weights as u64 => {
-                let got = frame.words[0];
+        let (reply, was_done) = match asked.parse() {
+            Ok(Request::Bind(json)) => {
+                once(&mut |seat| bind(shared, &json, &asked.body, limit, seat))?
+            }
+            Ok(Request::Act { exploration, rows }) => {
+                once(&mut |seat| act(exploration, rows, &asked.body, seat))?
+            }
+            Ok(Request::Push(piece)) if piece.total > weights as u64 => {
+                let got = piece.total;
                 once(&mut |_| {
                     Err(format!(
                         "the weights have {got} bytes, more than the limit of {weights}"
@@ -124,11 +135,11 @@ impl Session {
                 })?
             }
             // What follows a piece that was refused, or comes again.
-            Some(Kind::Push) if producer.has_done(seq) => {
+            Ok(Request::Push(_)) if producer.has_done(seq) => {
                 once(&mut |_| Err("it was done".to_owned()))?
             }
-            Some(Kind::Push)
-                if !shared.reserve(&mut self.reserved, self.pieces.len() + frame.body.len()) =>
+            Ok(Request::Push(_))
+                if !shared.reserve(&mut self.reserved, self.pieces.len() + asked.body.len()) =>
             {
                 self.pieces = Pieces::default();
                 once(&mut |_| {
@@ -138,21 +149,22 @@ impl Session {
                     ))
                 })?
             }
-            Some(Kind::Push) => match self.pieces.take(frame).map_err(Parting::Again)? {
-                None => (
-                    Reply::Frame(Arc::new(Kind::Progress.bare(seq, [0; 3]))),
-                    false,
-                ),
-                Some(bytes) => once(&mut |_| push(shared, seq, &bytes))?,
-            },
-            Some(Kind::Pull) => {
-                producer.once(seq, PATIENCE, |_| Done::Again(pull(shared, frame)))?
+            Ok(Request::Push(piece)) => {
+                match self.pieces.take(asked, piece, 0).map_err(Parting::Again)? {
+                    None => (Reply::Frame(Arc::new(bare(seq, &Answer::Progress))), false),
+                    Some(bytes) => once(&mut |_| push(shared, &bytes))?,
+                }
             }
-            Some(Kind::Bye) => {
+            Ok(Request::Pull { known }) => {
+                producer.once(seq, PATIENCE, |_| Done::Again(pull(shared, seq, known)))?
+            }
+            Ok(Request::Bye) => {
                 shared.producers.remove(*id);
                 return Err(Parting::Silent);
             }
-            _ => return Err(Parting::unexpected("a request", frame)),
+            Ok(Request::Hello { .. }) | Err(_) => {
+                return Err(Parting::unexpected("a request", asked));
+            }
         };
         shared.reserve(&mut self.reserved, self.pieces.len());
         if was_done {
@@ -162,30 +174,26 @@ impl Session {
     }
 }
 
+/// An answer with its bytes, or why a request failed.
+type Answered = Result<(Answer, Vec<u8>), String>;
+
 fn failed(seq: u64, reason: String) -> Frame {
-    Kind::Failed.frame(seq, [0; 3], reason.into_bytes())
+    bare(seq, &Answer::Failed(reason))
 }
 
 fn told(error: impl Into<Box<dyn Error>>) -> String {
     error_chain(&*error.into())
 }
 
-/// Takes a place at the inference server.
+/// Takes a place at the inference server, which the request `json` describes.
 fn bind(
     shared: &Shared,
-    frame: &Frame,
+    json: &str,
+    first: &[u8],
     most: usize,
     seat: &mut Option<Seat>,
-) -> Result<Frame, String> {
+) -> Answered {
     *seat = None;
-    let (len, rest) = frame
-        .body
-        .split_first_chunk()
-        .ok_or("the request to bind is cut short")?;
-    let len = usize::try_from(u64::from_le_bytes(*len)).map_err(told)?;
-    let (json, first) = rest
-        .split_at_checked(len)
-        .ok_or("the request to bind is cut short")?;
     let refused = shared.choices.limits.refused_values;
     let place = BindRequest::read(json, most, refused)?;
     let (observed, rows) = (place.spec.observation_leaves(), place.num_envs);
@@ -204,7 +212,7 @@ fn bind(
     let columns = spec.columns.clone();
     rows::check_leaves("actions", &columns, (rows, 0), most)?;
     let out = RowBlock::new(&columns, rows).map_err(told)?;
-    let body = serde_json::to_vec(&spec).map_err(told)?;
+    let spec = serde_json::to_string(&spec).map_err(told)?;
     *seat = Some(Seat {
         served,
         refused,
@@ -215,46 +223,37 @@ fn bind(
         envs: EnvRows::new(0, Vec::new()),
         rows,
     });
-    Ok(Kind::Bound.frame(frame.seq, [0; 3], body))
+    Ok((Answer::Bound(spec), Vec::new()))
 }
 
 /// Has the policy act.
-fn act(frame: &Frame, seat: &mut Option<Seat>) -> Result<Frame, String> {
+fn act(exploration: ExplorationType, rows: u64, body: &[u8], seat: &mut Option<Seat>) -> Answered {
     let seat = seat
         .as_mut()
         .ok_or("the policy was asked to act before it was bound")?;
-    let [exploration, rows, _] = frame.words;
-    let exploration = usize::try_from(exploration)
-        .ok()
-        .and_then(|number| EXPLORATION.get(number));
-    let exploration = *exploration.ok_or("the exploration type is unknown")?;
     if rows != seat.rows as u64 {
         return Err(format!(
             "expected observations of {} environments, got {rows}",
             seat.rows
         ));
     }
-    let envs = frame.body.split_at_checked(seat.rows * EnvRows::ROW_BYTES);
+    let envs = body.split_at_checked(seat.rows * EnvRows::ROW_BYTES);
     let (envs, obs) = envs.ok_or("the request to act is cut short")?;
     seat.envs
         .read(envs)
         .ok_or("the environments of the request cannot be read")?;
     rows::read(&seat.observed, obs, seat.obs.rows_mut(), seat.refused)
         .map_err(|reason| format!("observations: {reason}"))?;
-    let input = PolicyIn {
-        obs: seat.obs.rows(),
-        envs: &seat.envs,
-        exploration,
-    };
+    let input = PolicyIn::new(seat.obs.rows(), &seat.envs, exploration);
     seat.served.act(&input, seat.out.rows_mut()).map_err(told)?;
     let mut body = Vec::new();
     rows::write(&seat.columns, seat.out.rows(), &mut body, seat.refused)?;
     let version = seat.served.version().unwrap_or_default();
-    Ok(Kind::Acted.frame(frame.seq, [version as u64, 0, 0], body))
+    Ok((Answer::Acted { version }, body))
 }
 
 /// Publishes weights.
-fn push(shared: &Shared, seq: u64, bytes: &[u8]) -> Result<Frame, String> {
+fn push(shared: &Shared, bytes: &[u8]) -> Answered {
     let weights = TensorDict::from_bytes(bytes).map_err(told)?;
     if let Some(reserved) = &shared.choices.reserved
         && weights.get(reserved.as_str()).is_ok()
@@ -267,17 +266,16 @@ fn push(shared: &Shared, seq: u64, bytes: &[u8]) -> Result<Frame, String> {
         .inference
         .update_policy_weights(&weights)
         .map_err(told)?;
-    Ok(Kind::Pushed.bare(seq, [version as u64, 0, 0]))
+    Ok((Answer::Pushed { version }, Vec::new()))
 }
 
 /// The newest weights, unless the client has them.
-fn pull(shared: &Shared, frame: &Frame) -> Reply {
-    let (seq, known) = (frame.seq, frame.words[0] as i64);
+fn pull(shared: &Shared, seq: u64, known: i64) -> Reply {
     let reply = |frame| Reply::Frame(Arc::new(frame));
     let newest = shared.store.newest(0);
     let Some(newest) = newest.filter(|newest| newest.version != known) else {
-        let version = shared.store.version() as u64;
-        return reply(Kind::Current.bare(seq, [version, 0, 0]));
+        let version = shared.store.version();
+        return reply(bare(seq, &Answer::Current { version }));
     };
     let version = newest.version;
     let mut snapshot = lock(&shared.snapshot);
@@ -306,6 +304,7 @@ mod tests {
     use windrow_policy::{ExplorationType, Head, NetworkPolicy, PolicyRecipe, nn::Sequential};
 
     use super::*;
+    use crate::protocol::Piece;
     use crate::{Limits, RemoteServer};
 
     fn server(limits: Limits) -> RemoteServer {
@@ -331,33 +330,35 @@ mod tests {
             Self { session, seq: 0 }
         }
 
-        fn greet(&mut self, id: u64) -> Result<Frame, Parting> {
-            let limit = (4u64 << 20).to_le_bytes().to_vec();
-            let hello = Kind::Hello.frame(0, [id, 0, 0], limit);
-            self.session.greet(&hello)
+        fn greet(&mut self, id: u128) -> Result<Answer, Parting> {
+            let hello = Request::Hello {
+                producer: id,
+                is_known: false,
+                limit: 4 << 20,
+            };
+            self.session.greet(&bare(0, &hello))
         }
 
-        fn greeted(server: &RemoteServer, id: u64) -> Self {
+        fn greeted(server: &RemoteServer, id: u128) -> Self {
             let mut client = Self::new(server);
             let welcome = client.greet(id).unwrap();
-            assert_eq!(Kind::of(&welcome), Some(Kind::Welcome));
+            assert!(matches!(welcome, Answer::Welcome { .. }));
             client
         }
 
-        fn ask(&mut self, kind: Kind, words: [u64; 3], body: impl Into<Vec<u8>>) -> Frame {
+        fn ask(&mut self, request: &Request, body: impl Into<Vec<u8>>) -> (Answer, Vec<u8>) {
             self.seq += 1;
-            self.ask_as(self.seq, kind, words, body)
+            self.ask_as(self.seq, request, body)
         }
 
         fn ask_as(
             &mut self,
             seq: u64,
-            kind: Kind,
-            words: [u64; 3],
+            request: &Request,
             body: impl Into<Vec<u8>>,
-        ) -> Frame {
-            match self.session.take(&kind.frame(seq, words, body.into())) {
-                Ok(Reply::Frame(frame)) => Frame::clone(&frame),
+        ) -> (Answer, Vec<u8>) {
+            match self.session.take(&Frame::of(seq, request, body.into())) {
+                Ok(Reply::Frame(frame)) => (frame.parse().unwrap(), frame.body.clone()),
                 other => panic!("expected an answer, got {other:?}"),
             }
         }
@@ -374,29 +375,24 @@ mod tests {
     fn what_is_no_request_is_refused_by_name() {
         let server = server(Limits::new());
         let mut client = Client::new(&server);
-        let hello = Kind::Pull.bare(0, [0; 3]);
-        let error = client.session.greet(&hello).unwrap_err();
-        let expected = "expected a greeting first, got a frame Pull";
+        let pull = Request::Pull { known: 0 };
+        let error = client.session.greet(&bare(0, &pull)).unwrap_err();
+        let expected = "expected a greeting first, got another frame: Pull { known: 0 }";
         assert_eq!(error, Parting::Misused(expected.to_owned()));
         client.greet(1).unwrap();
-        let mut later = Kind::Pull.bare(1, [0; 3]);
-        later.kind = 48;
+        let mut later = bare(1, &pull);
+        later.message[0] = 48;
         for (frame, part) in [
-            (
-                later,
-                "of kind 48, which version 3 of the protocol does not know",
-            ),
-            (Kind::Welcome.bare(0, [0; 3]), "got a frame Welcome"),
+            (later, "Request cannot be read"),
+            (bare(0, &Answer::Forgotten), "expected kind 1, got kind 2"),
         ] {
             match client.session.take(&frame) {
                 Err(Parting::Misused(reason)) => assert!(reason.contains(part), "{reason}"),
                 other => panic!("expected an error, got {other:?}"),
             }
         }
-        assert_eq!(
-            Kind::of(&client.ask(Kind::Pull, [0; 3], "")),
-            Some(Kind::Current)
-        );
+        let current = client.ask(&pull, "").0;
+        assert_eq!(current, Answer::Current { version: 0 });
     }
 
     #[test]
@@ -411,10 +407,8 @@ mod tests {
         }
         let mut newest = Client::greeted(&server, 1100);
         for wire in [&mut one, &mut newest] {
-            assert_eq!(
-                Kind::of(&wire.ask(Kind::Pull, [0; 3], "")),
-                Some(Kind::Current)
-            );
+            let current = wire.ask(&Request::Pull { known: 0 }, "").0;
+            assert_eq!(current, Answer::Current { version: 0 });
         }
     }
 
@@ -422,26 +416,29 @@ mod tests {
     fn weights_that_are_not_complete_have_a_limit_in_total() {
         let server = server(Limits::new().weights(10_000));
         let mut wires: Vec<_> = (0..4).map(|id| Client::greeted(&server, id)).collect();
-        let piece = |client: &mut Client| client.ask(Kind::Push, [10_000, 0, 0], vec![0; 9_000]);
+        let push = |offset| {
+            let total = 10_000;
+            Request::Push(Piece { total, offset })
+        };
+        let piece = |client: &mut Client| client.ask(&push(0), vec![0; 9_000]).0;
         for wire in &mut wires[..2] {
-            assert_eq!(Kind::of(&piece(wire)), Some(Kind::Progress));
+            assert_eq!(piece(wire), Answer::Progress);
         }
         for wire in &mut wires[2..] {
             let refused = piece(wire);
-            assert!(
-                refused.text().contains("more than 20000 bytes"),
-                "{refused:?}"
-            );
+            match &refused {
+                Answer::Failed(reason) if reason.contains("more than 20000 bytes") => {}
+                other => panic!("expected a refusal, got {other:?}"),
+            }
             // What follows it changes nothing.
-            let (seq, words) = (wire.seq, [10_000, 9_000, 0]);
-            let again = wire.ask_as(seq, Kind::Push, words, vec![0; 1_000]);
-            assert_eq!(again.text(), refused.text());
+            let again = wire.ask_as(wire.seq, &push(9_000), vec![0; 1_000]).0;
+            assert_eq!(again, refused);
         }
         // One that goes and one that is through make room.
         drop(wires.swap_remove(0));
-        let (seq, words) = (wires[1].seq, [10_000, 9_000, 0]);
-        let last = wires[1].ask_as(seq, Kind::Push, words, vec![0; 1_000]);
-        assert_eq!(Kind::of(&last), Some(Kind::Failed));
+        let seq = wires[1].seq;
+        let last = wires[1].ask_as(seq, &push(9_000), vec![0; 1_000]).0;
+        assert!(matches!(last, Answer::Failed(_)));
         assert_eq!(
             server
                 .shared
@@ -449,7 +446,7 @@ mod tests {
                 .load(std::sync::atomic::Ordering::Relaxed),
             0
         );
-        assert_eq!(Kind::of(&piece(&mut wires[2])), Some(Kind::Progress));
+        assert_eq!(piece(&mut wires[2]), Answer::Progress);
     }
 
     #[test]
@@ -464,27 +461,23 @@ mod tests {
             worker: 0,
             first_rows: false,
         };
-        let json = serde_json::to_vec(&place).unwrap();
-        let bind = [(json.len() as u64).to_le_bytes().to_vec(), json].concat();
+        let bind = Request::Bind(serde_json::to_string(&place).unwrap());
         let mut envs = Vec::new();
         EnvRows::new(7, vec![0, 1, 2]).write(&mut envs);
         let obs = (0..4 * ROWS).flat_map(|place| (place as f32).sin().to_le_bytes());
         let body: Vec<u8> = envs.into_iter().chain(obs).collect();
-        let exploration = EXPLORATION
-            .iter()
-            .position(|&known| known == ExplorationType::Random)
-            .unwrap() as u64;
-        let words = [exploration, ROWS as u64, 0];
+        let act = Request::Act {
+            exploration: ExplorationType::Random,
+            rows: ROWS as u64,
+        };
         let mut wires = [1, 2].map(|id| Client::greeted(&server, id));
         for wire in &mut wires {
-            assert_eq!(
-                Kind::of(&wire.ask(Kind::Bind, [0; 3], bind.clone())),
-                Some(Kind::Bound)
-            );
+            let bound = wire.ask(&bind, "").0;
+            assert!(matches!(bound, Answer::Bound(_)), "{bound:?}");
         }
         let [odd, fair] = &mut wires;
-        let expected = fair.ask(Kind::Act, words, body.clone());
-        assert_eq!(Kind::of(&expected), Some(Kind::Acted));
+        let expected = fair.ask(&act, body.clone());
+        assert!(matches!(expected.0, Answer::Acted { .. }));
         let (mut state, mut acted) = (1u64, 0);
         let mut random = |below: usize| {
             state = state
@@ -493,23 +486,32 @@ mod tests {
             (state >> 33) as usize % below
         };
         for round in 0..20_000 {
-            let (mut body, mut words) = (body.clone(), words);
+            let (mut body, mut act) = (body.clone(), act.clone());
             for _ in 0..1 + random(4) {
                 let at = random(body.len());
                 match random(8) {
                     0 => body.truncate(at.max(1)),
                     1 => body.insert(at, random(256) as u8),
-                    2 => words[random(3)] = [0, 1, 2, 4, u64::MAX][random(5)],
+                    2 => {
+                        act = Request::Act {
+                            exploration: [ExplorationType::Random, ExplorationType::Mean]
+                                [random(2)],
+                            rows: [0, 1, 2, ROWS as u64, u64::MAX][random(5)],
+                        }
+                    }
                     3 => body[at] = [0, 0x7f, 0x80, 0xff][random(4)],
                     _ => body[at] ^= 1 << random(8),
                 }
             }
-            let answer = odd.ask(Kind::Act, words, body);
-            acted += usize::from(Kind::of(&answer) == Some(Kind::Acted));
-            assert!(!answer.text().contains("panicked"), "round {round}");
+            match odd.ask(&act, body).0 {
+                Answer::Acted { .. } => acted += 1,
+                Answer::Failed(reason) => {
+                    assert!(!reason.contains("panicked"), "round {round}: {reason}");
+                }
+                other => panic!("round {round}: expected an answer, got {other:?}"),
+            }
         }
         assert!(acted > 5_000, "{acted} requests were done");
-        let again = fair.ask(Kind::Act, words, body);
-        assert_eq!(again.body, expected.body);
+        assert_eq!(fair.ask(&act, body), expected);
     }
 }

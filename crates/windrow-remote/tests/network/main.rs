@@ -220,11 +220,7 @@ impl Client {
     }
 
     fn act(&mut self) {
-        let input = PolicyIn {
-            obs: self.obs.rows(),
-            envs: &self.envs,
-            exploration: ExplorationType::Random,
-        };
+        let input = PolicyIn::new(self.obs.rows(), &self.envs, ExplorationType::Random);
         match self.policy.act(&input, self.out.rows_mut()) {
             Ok(()) => {
                 self.told.acted += 1;

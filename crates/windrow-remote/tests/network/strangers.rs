@@ -42,7 +42,12 @@ pub(crate) fn knock(count: usize, seed: u64) -> Outcome {
         let call = |remote: &Remote| assert!(remote.weights().unwrap().newest(0).is_err());
         let bytes = match stranger % 8 {
             // A greeting with a wrong code.
-            0 => [opening(), frame(9, &[7; 32]), frame(10, &[0; 32])].concat(),
+            0 => {
+                let (challenge, code) = ([&[0][..], &[7; 32]], [&[2, 32][..], &[0; 32]]);
+                let [challenge, proof] =
+                    [challenge.concat(), code.concat()].map(|message| greeting(&message));
+                [opening(), challenge, proof].concat()
+            }
             1 => {
                 call(&remote.clone().token(token("wrong")));
                 continue;
@@ -85,25 +90,23 @@ pub(crate) fn knock(count: usize, seed: u64) -> Outcome {
 
 /// What a client sends first.
 fn opening() -> Vec<u8> {
-    let mut bytes = [&b"windrow\n"[..], &3u32.to_le_bytes()].concat();
+    let mut bytes = [&b"windrow\n"[..], &4u32.to_le_bytes()].concat();
     bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
     bytes
 }
 
-/// A frame of `kind` with a body.
-fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
-    let mut head = [0; 44];
-    head[..4].copy_from_slice(&crc32fast::hash(body).to_le_bytes());
-    head[4] = body.len() as u8;
-    head[8] = kind;
-    [&crc32fast::hash(&head).to_le_bytes()[..], &head, body].concat()
+/// A frame of the greeting.
+fn greeting(message: &[u8]) -> Vec<u8> {
+    let mut head = [0; 24];
+    head[..4].copy_from_slice(&crc32fast::hash(message).to_le_bytes());
+    head[4] = message.len() as u8;
+    [&crc32fast::hash(&head).to_le_bytes()[..], &head, message].concat()
 }
 
-/// The header of a greeting whose body has four gigabytes.
+/// The header of a greeting whose message has four gigabytes.
 fn endless() -> Vec<u8> {
-    let mut head = [0; 44];
+    let mut head = [0; 24];
     head[4..8].fill(0xff);
-    head[8] = 1;
     [&crc32fast::hash(&head).to_le_bytes()[..], &head].concat()
 }
 

@@ -202,11 +202,8 @@ fn calls_out_of_place_are_errors() {
     let env = pole();
     let obs = windrow_slab::RowBlock::new(&env.observation_leaves(), 3).unwrap();
     let mut out = windrow_slab::RowBlock::new(&env.action_leaves(), 3).unwrap();
-    let input = windrow_policy::PolicyIn {
-        obs: obs.rows(),
-        envs: &windrow_policy::EnvRows::new(0, vec![0, 1, 2]),
-        exploration: ExplorationType::Mode,
-    };
+    let envs = windrow_policy::EnvRows::new(0, vec![0, 1, 2]);
+    let input = windrow_policy::PolicyIn::new(obs.rows(), &envs, ExplorationType::Mode);
     let error = unbound.act(&input, out.rows_mut()).unwrap_err();
     assert!(matches!(error, PolicyError::NotBound { .. }), "{error}");
     let error = seat.policy.act(&input, out.rows_mut()).unwrap_err();

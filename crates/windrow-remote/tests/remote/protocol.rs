@@ -14,16 +14,26 @@ use crate::tools::{Seat, by_ids, net, patiently, pole, serve};
 /// Longer than anything takes here.
 const SOON: Duration = Duration::from_secs(10);
 
-const HELLO: u16 = 1;
-const WELCOME: u16 = 2;
-const CLOSED: u16 = 5;
-const FAILED: u16 = 6;
-const CHALLENGE: u16 = 9;
-const PROOF: u16 = 10;
-const BIND: u16 = 16;
-const PULL: u16 = 35;
-const PIECE: u16 = 36;
-const CURRENT: u16 = 37;
+/// The vocabularies.
+const GREETING: u32 = 0;
+const REQUEST: u32 = 1;
+const ANSWER: u32 = 2;
+
+/// The places of messages in theirs.
+const CHALLENGE: u8 = 0;
+const SHOWN: u8 = 1;
+const PROOF: u8 = 2;
+const HELLO: u8 = 0;
+const BIND: u8 = 2;
+const PULL: u8 = 5;
+const WELCOME: u8 = 0;
+const CLOSED: u8 = 2;
+const FAILED: u8 = 3;
+const PIECE: u8 = 8;
+const CURRENT: u8 = 9;
+
+/// Place of a [`CLOSED`] for a client that has sent what no client may send.
+const MISUSED: u8 = 2;
 
 fn opening(version: u32) -> Vec<u8> {
     let mut bytes = b"windrow\n".to_vec();
@@ -32,33 +42,65 @@ fn opening(version: u32) -> Vec<u8> {
     bytes
 }
 
-fn frame(kind: u16, seq: u64, words: [u64; 3], body: &[u8]) -> Vec<u8> {
-    let mut head = crc32fast::hash(body).to_le_bytes().to_vec();
-    head.extend((body.len() as u32).to_le_bytes());
-    head.extend(kind.to_le_bytes());
-    head.extend([0, 0]);
+/// `number` in groups of seven bits, the lowest first.
+fn varint(mut number: u128) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+    bytes
+}
+
+/// A message: its place in the vocabulary, and its numbers.
+fn message(place: u8, numbers: &[u128]) -> Vec<u8> {
+    let numbers = numbers.iter().flat_map(|&number| varint(number));
+    [place].into_iter().chain(numbers).collect()
+}
+
+/// `bytes` behind their number.
+fn counted(bytes: &[u8]) -> Vec<u8> {
+    [&varint(bytes.len() as u128)[..], bytes].concat()
+}
+
+fn frame(kind: u32, seq: u64, message: &[u8], body: &[u8]) -> Vec<u8> {
+    let content = [message, body].concat();
+    let mut head = crc32fast::hash(&content).to_le_bytes().to_vec();
+    for number in [message.len() as u32, body.len() as u32, kind] {
+        head.extend(number.to_le_bytes());
+    }
     head.extend(seq.to_le_bytes());
-    words
-        .iter()
-        .for_each(|word| head.extend(word.to_le_bytes()));
-    [&crc32fast::hash(&head).to_le_bytes()[..], &head, body].concat()
+    [&crc32fast::hash(&head).to_le_bytes()[..], &head, &content].concat()
+}
+
+fn pull(seq: u64) -> Vec<u8> {
+    frame(REQUEST, seq, &message(PULL, &[0]), &[])
 }
 
 /// The first bytes of a client without a token, up to its `Hello`.
 fn hello() -> Vec<u8> {
-    let limit = (1u64 << 20).to_le_bytes();
-    [unproved(), frame(HELLO, 0, [7, 8, 0], &limit)].concat()
+    let hello = message(HELLO, &[7 | 8 << 64, 0, 1 << 20]);
+    [unproved(), frame(REQUEST, 0, &hello, &[])].concat()
 }
 
 /// The greeting of a client without a token.
 fn unproved() -> Vec<u8> {
-    let challenge = frame(CHALLENGE, 0, [0; 3], &[7; 32]);
-    [opening(3), challenge, frame(PROOF, 0, [0; 3], &[])].concat()
+    let challenge = [&[CHALLENGE][..], &[7; 32]].concat();
+    let challenge = frame(GREETING, 0, &challenge, &[]);
+    let proof = frame(GREETING, 0, &[PROOF, 0], &[]);
+    [opening(4), challenge, proof].concat()
 }
 
 /// The greeting of a server without a token.
 fn greeting() -> Vec<u8> {
-    [opening(3), frame(PROOF, 0, [0; 3], &[7; 32])].concat()
+    let shown = [&[SHOWN][..], &[7; 32], &[0]].concat();
+    [opening(4), frame(GREETING, 0, &shown, &[])].concat()
+}
+
+/// The welcome of a server that takes messages of `limit` bytes.
+fn welcome(limit: u128) -> Vec<u8> {
+    frame(ANSWER, 0, &message(WELCOME, &[1, 0, limit]), &[])
 }
 
 fn connect(server: &RemoteServer) -> UnixStream {
@@ -70,20 +112,31 @@ fn connect(server: &RemoteServer) -> UnixStream {
     stream
 }
 
-/// Kind, number, words and body of the next frame.
-fn read(stream: &mut UnixStream) -> (u16, u64, [u64; 3], Vec<u8>) {
-    let mut head = [0; 48];
+/// The next frame: its vocabulary, its number, the message and the bytes behind it.
+fn read(stream: &mut UnixStream) -> (u32, u64, Vec<u8>, Vec<u8>) {
+    let mut head = [0; 28];
     stream.read_exact(&mut head).unwrap();
-    let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().unwrap());
-    let mut body = vec![0; u32::from_le_bytes(head[8..12].try_into().unwrap()) as usize];
+    let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().unwrap());
+    let [mut message, mut body] = [8, 12].map(|at| vec![0; number(at) as usize]);
+    stream.read_exact(&mut message).unwrap();
     stream.read_exact(&mut body).unwrap();
-    let kind = u16::from_le_bytes([head[12], head[13]]);
-    let words = [24, 32, 40].map(word);
-    assert_eq!(
-        frame(kind, word(16), words, &body),
-        [&head[..], &body].concat()
+    let (kind, seq) = (
+        number(16),
+        u64::from_le_bytes(head[20..].try_into().unwrap()),
     );
-    (kind, word(16), words, body)
+    assert_eq!(
+        frame(kind, seq, &message, &body),
+        [&head[..], &message, &body].concat()
+    );
+    (kind, seq, message, body)
+}
+
+/// The next answer: its place, and the text behind it.
+fn read_text(stream: &mut UnixStream) -> (u8, String) {
+    let (kind, _, message, _) = read(stream);
+    assert_eq!(kind, ANSWER);
+    let text = String::from_utf8_lossy(&message[1..]).into_owned();
+    (message[0], text)
 }
 
 fn welcomed(server: &RemoteServer) -> UnixStream {
@@ -91,11 +144,13 @@ fn welcomed(server: &RemoteServer) -> UnixStream {
     stream.write_all(&hello()).unwrap();
     let mut answer = [0; 16];
     stream.read_exact(&mut answer).unwrap();
-    assert_eq!(answer.to_vec(), opening(3));
-    let (kind, _, _, number) = read(&mut stream);
-    assert_eq!((kind, number.len()), (PROOF, 32));
-    let (kind, _, [_, last, limit], _) = read(&mut stream);
-    assert_eq!((kind, last, limit), (WELCOME, 0, 4 << 20));
+    assert_eq!(answer.to_vec(), opening(4));
+    let (kind, _, shown, _) = read(&mut stream);
+    assert_eq!((kind, shown[0], shown.len()), (GREETING, SHOWN, 34));
+    let (kind, _, welcome, _) = read(&mut stream);
+    assert_eq!((kind, welcome[0]), (ANSWER, WELCOME));
+    // Behind the number of the server's run: no request was done, and the limit.
+    assert!(welcome.ends_with(&[&[0][..], &varint(4 << 20)].concat()));
     stream
 }
 
@@ -110,14 +165,16 @@ fn rest(mut stream: &UnixStream) -> Vec<u8> {
 fn a_conversation_has_the_bytes_of_the_readme() {
     let server = serve(net(1));
     let mut stream = welcomed(&server);
-    stream.write_all(&frame(PULL, 1, [0; 3], &[])).unwrap();
-    assert_eq!(read(&mut stream), (CURRENT, 1, [0; 3], Vec::new()));
+    stream.write_all(&pull(1)).unwrap();
+    let current = (ANSWER, 1, vec![CURRENT, 0], Vec::new());
+    assert_eq!(read(&mut stream), current);
     let newer = net(2).weights();
     server.update_policy_weights(&newer).unwrap();
-    stream.write_all(&frame(PULL, 2, [0; 3], &[])).unwrap();
+    stream.write_all(&pull(2)).unwrap();
     let bytes = newer.to_bytes().unwrap();
-    let words = [bytes.len() as u64, 0, 1];
-    assert_eq!(read(&mut stream), (PIECE, 2, words, bytes));
+    // A version is signed, so that 1 travels as 2.
+    let piece = message(PIECE, &[bytes.len() as u128, 0, 2]);
+    assert_eq!(read(&mut stream), (ANSWER, 2, piece, bytes));
 }
 
 #[test]
@@ -125,22 +182,17 @@ fn a_server_refuses_what_it_does_not_know_and_says_so() {
     let server = serve(net(1));
     // Another version: the opening tells which one is spoken here, and then there is the end.
     let mut stream = connect(&server);
-    stream.write_all(&opening(2)).unwrap();
-    assert_eq!(rest(&stream), opening(3));
-    // A kind, and a flag, of a later version.
-    let mut flagged = frame(PULL, 1, [0; 3], &[]);
-    flagged[14] = 4;
-    let sum = crc32fast::hash(&flagged[4..]).to_le_bytes();
-    flagged[..4].copy_from_slice(&sum);
+    stream.write_all(&opening(3)).unwrap();
+    assert_eq!(rest(&stream), opening(4));
+    // A message, and a vocabulary, of a later version.
     for (request, part) in [
-        (frame(48, 1, [0; 3], &[]), "of kind 48, which version 3"),
-        (flagged, "flags 0x4"),
+        (frame(REQUEST, 1, &[48], &[]), "Request cannot be read"),
+        (frame(9, 1, &[PULL, 0], &[]), "expected kind 1, got kind 9"),
     ] {
         let mut stream = welcomed(&server);
         stream.write_all(&request).unwrap();
-        let (kind, _, [why, ..], reason) = read(&mut stream);
-        let reason = String::from_utf8(reason).unwrap();
-        assert_eq!((kind, why), (CLOSED, 3), "{reason}");
+        let (place, reason) = read_text(&mut stream);
+        assert_eq!((place, reason.as_bytes()[0]), (CLOSED, MISUSED), "{reason}");
         assert!(reason.contains(part), "{reason}");
         assert_eq!(rest(&stream), b"");
     }
@@ -151,26 +203,27 @@ fn a_server_refuses_what_it_does_not_know_and_says_so() {
 #[test]
 fn a_length_beyond_the_limit_ends_the_connection_before_its_bytes_come() {
     let server = serve(net(1));
-    let mut long = frame(PULL, 1, [0; 3], &[]);
-    long[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
-    let sum = crc32fast::hash(&long[4..]).to_le_bytes();
-    long[..4].copy_from_slice(&sum);
-    let mut stream = welcomed(&server);
-    stream.write_all(&long).unwrap();
-    let (kind, .., reason) = read(&mut stream);
-    let reason = String::from_utf8(reason).unwrap();
-    assert_eq!(kind, CLOSED);
-    assert!(
-        reason.contains("more than the limit of 4194304"),
-        "{reason}"
-    );
+    for at in [8, 12] {
+        let mut long = pull(1);
+        long[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+        let sum = crc32fast::hash(&long[4..28]).to_le_bytes();
+        long[..4].copy_from_slice(&sum);
+        let mut stream = welcomed(&server);
+        stream.write_all(&long[..28]).unwrap();
+        let (place, reason) = read_text(&mut stream);
+        assert_eq!(place, CLOSED);
+        assert!(
+            reason.contains("more than the limit of 4194304"),
+            "{reason}"
+        );
+    }
     // Whoever has not been let in yet may send less.
     let mut stream = connect(&server);
-    let greeting = frame(HELLO, 0, [7, 8, 0], &[0; 9000]);
+    let greeting = frame(REQUEST, 0, &message(HELLO, &[7, 0, 0]), &[0; 9000]);
     stream.write_all(&[unproved(), greeting].concat()).unwrap();
     stream.read_exact(&mut [0; 16]).unwrap();
-    assert_eq!(read(&mut stream).0, PROOF);
-    assert_eq!(read(&mut stream).0, CLOSED);
+    assert_eq!(read(&mut stream).2[0], SHOWN);
+    assert_eq!(read_text(&mut stream).0, CLOSED);
 }
 
 /// What is too much: a part of the spec, its value, the number of environments, and what the error
@@ -260,15 +313,13 @@ fn what_a_request_to_bind_describes_has_limits_before_it_has_memory() {
         let request = json!({
             "spec": spec, "num_envs": envs, "batched": true, "worker": 0, "first_rows": false
         });
-        let text = request.to_string();
-        let body = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+        let bind = [&[BIND], &counted(request.to_string().as_bytes())[..]].concat();
         number += 1;
         stream
-            .write_all(&frame(BIND, number, [0; 3], &body))
+            .write_all(&frame(REQUEST, number, &bind, &[]))
             .unwrap();
-        let (kind, _, _, reason) = read(&mut stream);
-        let reason = String::from_utf8(reason).unwrap();
-        assert!(kind == FAILED && reason.contains(part), "{reason}");
+        let (place, reason) = read_text(&mut stream);
+        assert!(place == FAILED && reason.contains(part), "{reason}");
     }
     assert_eq!(server.stats().panicked, 0);
 }
@@ -302,8 +353,8 @@ fn a_server_ends_although_a_client_does_not_read_what_it_asked_for() {
     let mut server = serve(large);
     server.update_policy_weights(&weights).unwrap();
     let mut stream = welcomed(&server);
-    stream.write_all(&frame(PULL, 1, [0; 3], &[])).unwrap();
-    assert_eq!(read(&mut stream).0, PIECE);
+    stream.write_all(&pull(1)).unwrap();
+    assert_eq!(read(&mut stream).2[0], PIECE);
     let began = Instant::now();
     server.shutdown();
     assert!(began.elapsed() < SOON);
@@ -372,25 +423,23 @@ fn answered(silence: Duration, at_once: Vec<u8>, slowly: Vec<u8>) -> RemoteError
 
 #[test]
 fn a_client_refuses_a_server_of_another_version() {
-    let error = answered(SOON / 3, opening(2), Vec::new());
+    let error = answered(SOON / 3, opening(3), Vec::new());
     assert!(matches!(error, RemoteError::Refused { .. }), "{error}");
-    let expected = "expected version 3 of the protocol, got version 2";
+    let expected = "expected version 4 of the protocol, got version 3";
     assert!(error.to_string().ends_with(expected), "{error}");
 }
 
 #[test]
 fn a_client_gives_up_on_a_server_that_answers_a_byte_at_a_time() {
-    let welcome = frame(WELCOME, 0, [1, 0, 4096], &[]);
-    let long = frame(CURRENT, 1, [0; 3], &[0; 4000]);
+    let long = frame(ANSWER, 1, &[CURRENT, 0], &[0; 4000]);
     let silence = Duration::from_millis(200);
-    let error = answered(silence, [greeting(), welcome].concat(), long);
+    let error = answered(silence, [greeting(), welcome(4096)].concat(), long);
     assert!(matches!(error, RemoteError::Timeout { .. }), "{error}");
     assert!(error.to_string().contains("silent for 200ms"), "{error}");
 }
 
 #[test]
 fn a_client_gives_up_on_a_server_that_does_not_take_what_it_sends() {
-    let welcome = frame(WELCOME, 0, [1, 0, 4 << 20], &[]);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("policy.sock");
     let listener = UnixListener::bind(&path).unwrap();
@@ -398,7 +447,7 @@ fn a_client_gives_up_on_a_server_that_does_not_take_what_it_sends() {
         let mut streams = Vec::new();
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
-            let _ = stream.write_all(&[greeting(), welcome.clone()].concat());
+            let _ = stream.write_all(&[greeting(), welcome(4 << 20)].concat());
             streams.push(stream);
         }
     });

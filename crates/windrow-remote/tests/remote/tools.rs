@@ -56,11 +56,7 @@ impl<P: Policy> Seat<P> {
             }
         });
         obs?;
-        let input = PolicyIn {
-            obs: self.obs.rows(),
-            envs: &self.envs,
-            exploration: ExplorationType::Random,
-        };
+        let input = PolicyIn::new(self.obs.rows(), &self.envs, ExplorationType::Random);
         self.policy.act(&input, self.out.rows_mut())?;
         self.envs.advance();
         Ok(self.out.rows().get::<i64>(Key::new(0))?.to_vec())

@@ -80,10 +80,10 @@ fn leading_up(rows: &[Range<u32>], cursor: usize, capacity: usize) -> usize {
         rows.map_or(0, |rows| end - floor.max(rows.start as usize))
     };
     let low = up_to(cursor, 0);
-    match low < cursor {
-        true => low,
-        false => low + up_to(capacity, cursor),
+    if low < cursor {
+        return low;
     }
+    low + up_to(capacity, cursor)
 }
 
 /// The episode marks of the frames in `rows`, which follow each other.

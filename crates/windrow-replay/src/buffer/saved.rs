@@ -43,10 +43,8 @@ impl ReplayBuffer {
     /// are of another kind. Nothing is changed when the state is refused.
     pub fn load_state_dict(&self, saved: &TensorDict) -> Result<(), ReplayError> {
         let state = SavedState::parse(saved, self.shared.capacity)?;
-        let frames = match state.rows.is_empty() {
-            true => None,
-            false => Some(saved.get_dict(FRAMES)?),
-        };
+        let has_frames = !state.rows.is_empty();
+        let frames = (has_frames.then(|| saved.get_dict(FRAMES))).transpose()?;
         if let Some(frames) = frames
             && frames.batch_size() != [state.rows.len()]
         {
@@ -145,7 +143,7 @@ struct Saving<'a>(&'a BufferInner);
 
 impl RowsToSave for Saving<'_> {
     fn gather(&self, rows: &[u32]) -> Result<TensorDict, ReplayError> {
-        // Only for so long: a writer waits for readers that began before it.
+        // A reader for each piece: a writer waits for readers that began before it.
         self.0.storage.read().gather(rows)
     }
 

@@ -4,7 +4,7 @@ use tensordict::{Tensor, TensorDict};
 
 use super::{Draw, Frames, NoDraw, Sampler};
 use crate::saved::sizes;
-use crate::{ReplayError, RowSpan, SampleRng, Shortage, check_room};
+use crate::{ReplayError, RowOrder, RowSpan, SampleRng, Shortage, check_room};
 
 /// Draws every frame with the same probability and a limited number of times: the buffer then drops
 /// the frame, and its row is free. No batch has a frame twice, and one that is larger than the
@@ -30,10 +30,6 @@ pub struct ConsumingSampler {
     times: u32,
     /// How often the frame in each row was drawn.
     drawn: Vec<u32>,
-    /// Rows that the last draw has used up.
-    spent: Vec<u32>,
-    /// Whether the last draw left no frame.
-    over: bool,
 }
 
 impl ConsumingSampler {
@@ -43,8 +39,6 @@ impl ConsumingSampler {
         Self {
             times,
             drawn: Vec::new(),
-            spent: Vec::new(),
-            over: false,
         }
     }
 }
@@ -63,12 +57,8 @@ impl Sampler for ConsumingSampler {
         Ok(())
     }
 
-    fn consumes(&self) -> bool {
-        true
-    }
-
-    fn spent(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.spent)
+    fn order(&self) -> Option<RowOrder> {
+        Some(RowOrder::Any)
     }
 
     fn written(&mut self, rows: RowSpan, _: &Frames<'_>) {
@@ -85,31 +75,24 @@ impl Sampler for ConsumingSampler {
         if len == 0 {
             return Err(Shortage::Empty.into());
         }
-        // The beginning of a shuffled list of all places, of which those that have moved are kept.
+        // The first places of a shuffled list of all. Only places that have moved are stored.
         let mut moved: HashMap<usize, usize> = HashMap::new();
-        let mut rows = Vec::with_capacity(batch_size.min(len));
+        let mut draw = Draw::of(Vec::with_capacity(batch_size.min(len)));
         for first in 0..batch_size.min(len) {
             let other = first + rng.below(len - first);
             let place = moved.get(&other).copied().unwrap_or(other);
             moved.insert(other, moved.get(&first).copied().unwrap_or(first));
-            rows.push(frames.row(place) as u32);
+            draw.rows.push(frames.row(place) as u32);
         }
-        for &row in &rows {
+        for &row in &draw.rows {
             let drawn = &mut self.drawn[row as usize];
             *drawn += 1;
             if *drawn >= self.times {
-                self.spent.push(row);
+                draw.spent.push(row);
             }
         }
-        self.over = self.spent.len() == len;
-        Ok(Draw {
-            rows,
-            ..Draw::default()
-        })
-    }
-
-    fn ran_out(&self) -> bool {
-        self.over
+        draw.ends_pass = draw.spent.len() == len;
+        Ok(draw)
     }
 
     fn state_dict(&self) -> Result<TensorDict, ReplayError> {
@@ -164,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn every_frame_is_drawn_so_many_times_and_then_gone() {
+    fn every_frame_is_drawn_as_often_as_asked_and_then_dropped() {
         let buffer = buffer(2, 10);
         buffer.extend(&frames(0..6)).unwrap();
         let mut all = Vec::new();

@@ -1,8 +1,9 @@
-use super::{Draw, Frames, NoDraw, Sampler};
+use super::{Draw, Frames, NoDraw, RandomSampler, Sampler};
 use crate::{ReplayError, RunKeys, Runs, SampleRng, Shortage};
 
 /// The frame of a trajectory that a goal is taken from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum GoalStrategy {
     /// One that does not come before the drawn frame, all with the same probability.
     #[default]
@@ -111,15 +112,12 @@ impl Sampler for HindsightSampler {
         let Some(runs) = frames.runs().filter(|_| !frames.is_empty()) else {
             return Err(Shortage::Empty.into());
         };
-        let row = |_| frames.row(rng.below(frames.len())) as u32;
-        let mut rows: Vec<u32> = (0..batch_size).map(row).collect();
+        let mut draw = RandomSampler.draw(batch_size, frames, rng)?;
         for at in 0..self.relabelled(batch_size) {
-            rows.push(self.goal(rows[at] as usize, runs, frames, rng));
+            let goal = self.goal(draw.rows[at] as usize, runs, frames, rng);
+            draw.rows.push(goal);
         }
-        Ok(Draw {
-            rows,
-            ..Draw::default()
-        })
+        Ok(draw)
     }
 }
 

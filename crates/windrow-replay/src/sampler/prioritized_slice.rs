@@ -1,9 +1,8 @@
 use tensordict::{NestedKey, TensorDict};
 
-use super::prioritized::Priorities;
 use super::slice::{Piece, SliceRules, SliceSampler};
 use super::sum_tree::SumTree;
-use super::{Draw, Frames, NoDraw, Sampler};
+use super::{Draw, Frames, NoDraw, Priorities, Sampler};
 use crate::{Reduction, ReplayError, RowSpan, Run, RunKeys, Runs, SampleRng, Shortage, check_room};
 
 /// Slices that begin at frames drawn in proportion to their priorities, with replacement.
@@ -18,12 +17,11 @@ pub struct PrioritizedSliceSampler {
     priorities: Priorities,
     /// `(p + eps)^alpha` of every row with a frame, 0 of others.
     masses: Vec<f32>,
-    /// The same, of those rows only where slices can begin.
+    /// The same for rows where slices can begin, 0 for others.
     starts: SumTree,
-    /// Length of slices for which `starts` is; 0 when not known yet.
+    /// Length of the slices that `starts` is computed for; 0 before the first draw.
     len: usize,
-    /// The first run that may still grow, and its first frame for which it is open whether a slice
-    /// can begin there.
+    /// The first run that may still grow, and its first frame where no slice can begin yet.
     next: (u64, u64),
 }
 
@@ -32,9 +30,15 @@ impl PrioritizedSliceSampler {
     /// (`beta`). `eps` is 1e-8.
     #[must_use]
     pub fn new(slices: SliceSampler, alpha: f64, beta: f64) -> Self {
+        Self::of(slices, Priorities::new(alpha, beta))
+    }
+
+    /// Slices as `slices` would make them, with these arguments of priorities.
+    #[must_use]
+    pub fn of(slices: SliceSampler, priorities: Priorities) -> Self {
         Self {
             rules: slices.rules,
-            priorities: Priorities::new(alpha, beta),
+            priorities,
             masses: Vec::new(),
             starts: SumTree::new(0),
             len: 0,
@@ -45,14 +49,14 @@ impl PrioritizedSliceSampler {
     /// Sets the number that is added to every priority, so that none is 0.
     #[must_use]
     pub fn eps(mut self, eps: f64) -> Self {
-        self.priorities.eps = eps;
+        self.priorities = self.priorities.eps(eps);
         self
     }
 
-    /// As of [`PrioritizedSampler`](crate::PrioritizedSampler::priority_key).
+    /// The entry of priorities of new frames, as [`Priorities::key`] describes.
     #[must_use]
     pub fn priority_key(mut self, key: impl Into<NestedKey>, reduction: Reduction) -> Self {
-        self.priorities.key = Some((key.into(), reduction));
+        self.priorities = self.priorities.key(key, reduction);
         self
     }
 
@@ -149,8 +153,8 @@ impl Sampler for PrioritizedSliceSampler {
         Some(&self.rules.keys)
     }
 
-    fn priority_key(&self) -> Option<(&NestedKey, Reduction)> {
-        self.priorities.key()
+    fn priorities(&mut self) -> Option<&mut Priorities> {
+        Some(&mut self.priorities)
     }
 
     fn written(&mut self, rows: RowSpan, frames: &Frames<'_>) {
@@ -179,7 +183,7 @@ impl Sampler for PrioritizedSliceSampler {
 
     fn cleared(&mut self) {
         self.masses.fill(0.0);
-        self.priorities.max = None;
+        self.priorities.cleared();
         self.set_len(self.len, None);
     }
 
@@ -237,18 +241,6 @@ impl Sampler for PrioritizedSliceSampler {
         self.starts
             .set(starts.filter_map(|(change, begins)| begins.then_some(change)));
         Ok(count)
-    }
-
-    fn beta(&self) -> Option<f64> {
-        Some(self.priorities.beta)
-    }
-
-    fn set_beta(&mut self, beta: f64) -> Result<(), ReplayError> {
-        self.priorities.set_beta(beta)
-    }
-
-    fn set_alpha(&mut self, alpha: f64) -> Result<(), ReplayError> {
-        self.priorities.set_alpha(alpha)
     }
 
     fn state_dict(&self) -> Result<TensorDict, ReplayError> {

@@ -25,9 +25,6 @@ impl Sampler for RandomSampler {
             return Err(Shortage::Empty.into());
         }
         let rows = (0..batch_size).map(|_| frames.row(rng.below(len)) as u32);
-        Ok(Draw {
-            rows: rows.collect(),
-            ..Draw::default()
-        })
+        Ok(Draw::of(rows.collect()))
     }
 }

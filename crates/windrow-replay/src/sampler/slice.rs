@@ -46,7 +46,7 @@ pub(super) struct Piece {
     /// Number of its first frame.
     pub(super) first: u64,
     pub(super) frames: usize,
-    /// Frames that it lacks since it would begin before its trajectory.
+    /// Frames that it lacks because it would begin before its trajectory.
     pub(super) missing: usize,
 }
 
@@ -98,8 +98,8 @@ impl SliceSampler {
     }
 
     /// The id that is the same in all frames of a trajectory. When not given:
-    /// `("collector", "traj_ids")` or, where that is missing, `"episode"`. Ends and ids are both
-    /// looked at where both are there.
+    /// `("collector", "traj_ids")` or, where that is missing, `"episode"`. Where frames have ends
+    /// and ids, either separates trajectories.
     #[must_use]
     pub fn traj_key(mut self, key: impl Into<NestedKey>) -> Self {
         self.rules.keys.traj_key = Some(key.into());
@@ -115,7 +115,7 @@ impl SliceSampler {
     }
 
     /// Whether short slices are filled up by repeating their last frame; `("collector", "mask")` is
-    /// then true where a frame is none of these. Goes with `strict_length(false)` only.
+    /// then false for the repetitions. Needs `strict_length(false)`.
     #[must_use]
     pub fn pad_output(mut self, pad_output: bool) -> Self {
         self.rules.pad_output = pad_output;
@@ -309,24 +309,19 @@ impl SliceRules {
                 rows.resize(start + padded, last);
             }
         }
+        let burn_in = |piece: &Piece| {
+            let left = self.burn_in.saturating_sub(piece.missing);
+            left.min(piece.frames)
+        };
+        let with_burn_in = if self.burn_in > 0 { pieces } else { &[] };
         Draw {
-            rows,
-            weights: None,
             slices: Some(Slices {
                 lens: pieces.iter().map(|piece| piece.frames).collect(),
                 padded,
-                burn_in: match self.burn_in {
-                    0 => Vec::new(),
-                    burn_in => {
-                        let left = |piece: &Piece| burn_in.saturating_sub(piece.missing);
-                        pieces
-                            .iter()
-                            .map(|piece| left(piece).min(piece.frames))
-                            .collect()
-                    }
-                },
+                burn_in: with_burn_in.iter().map(burn_in).collect(),
                 truncated_key: self.truncated_key.clone(),
             }),
+            ..Draw::of(rows)
         }
     }
 }
@@ -371,9 +366,10 @@ impl Sampler for SliceSampler {
 #[derive(Debug, Clone, Default)]
 struct Eligible {
     least: usize,
-    /// Their low halves, which tell them apart: there are at most as many runs as rows.
+    /// The low 32 bits of their numbers. These identify them, since there are at most as many runs
+    /// as rows.
     low: VecDeque<u32>,
-    /// The first of them, whole.
+    /// The whole number of the first of them.
     first: u64,
     /// The first run that may still become long enough.
     next: u64,
@@ -411,7 +407,7 @@ impl Eligible {
                     self.first = self.next;
                 }
                 if self.low.len() == self.low.capacity() {
-                    // As those of the runs.
+                    // By an eighth, as the list of runs grows: doubling would waste memory.
                     self.low.reserve_exact((self.low.len() / 8).max(16));
                 }
                 self.low.push_back(self.next as u32);

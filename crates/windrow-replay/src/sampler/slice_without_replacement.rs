@@ -26,8 +26,6 @@ pub struct SliceSamplerWithoutReplacement {
     drop_last: bool,
     shuffle: bool,
     pass: Pass,
-    /// Whether the last draw was the last of its pass.
-    over: bool,
 }
 
 impl SliceSamplerWithoutReplacement {
@@ -40,7 +38,6 @@ impl SliceSamplerWithoutReplacement {
             drop_last: false,
             shuffle: true,
             pass: Pass::default(),
-            over: false,
         }
     }
 
@@ -120,22 +117,22 @@ impl Sampler for SliceSamplerWithoutReplacement {
         let pass = &mut self.pass;
         let pieces: Vec<Piece> = (0..num.min(pass.pending.len()))
             .filter_map(|_| {
-                let run = match self.shuffle {
-                    true => pass.take(rng.below(pass.pending.len())),
-                    false => pass.take_first()?,
+                let run = if self.shuffle {
+                    pass.take(rng.below(pass.pending.len()))
+                } else {
+                    pass.take_first()?
                 };
                 Some(rules.piece(runs.get(run)?, len, rng))
             })
             .collect();
-        self.over = pass.pending.len() < needed;
-        if self.over {
+        let ends_pass = pass.pending.len() < needed;
+        if ends_pass {
             *pass = Pass::over(runs, least);
         }
-        Ok(rules.draw(len, runs, &pieces))
-    }
-
-    fn ran_out(&self) -> bool {
-        self.over
+        Ok(Draw {
+            ends_pass,
+            ..rules.draw(len, runs, &pieces)
+        })
     }
 
     fn state_dict(&self) -> Result<TensorDict, ReplayError> {

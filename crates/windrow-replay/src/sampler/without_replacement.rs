@@ -1,9 +1,8 @@
 use tensordict::{Tensor, TensorDict};
 
 use super::{Draw, Frames, NoDraw, Sampler, check_batch};
+use crate::rows::RowList;
 use crate::{ReplayError, RowSpan, SampleRng, Shortage, StateError, check_room};
-
-const NOWHERE: u32 = u32::MAX;
 
 /// Draws every frame once in each pass over the buffer.
 ///
@@ -13,14 +12,10 @@ const NOWHERE: u32 = u32::MAX;
 pub struct SamplerWithoutReplacement {
     drop_last: bool,
     shuffle: bool,
-    /// Shuffled: rows that this pass has still to draw, in any order.
-    pending: Vec<u32>,
-    /// By row: its index in `pending`, if it is there.
-    place: Vec<u32>,
-    /// In order: rows below this were drawn in this pass.
+    /// With `shuffle`: rows that this pass has still to draw.
+    pending: RowList,
+    /// Without `shuffle`: this pass has drawn the rows below this one.
     cursor: usize,
-    /// Whether the last draw was the last of its pass.
-    over: bool,
 }
 
 impl Default for SamplerWithoutReplacement {
@@ -36,10 +31,8 @@ impl SamplerWithoutReplacement {
         Self {
             drop_last: false,
             shuffle: true,
-            pending: Vec::new(),
-            place: Vec::new(),
+            pending: RowList::default(),
             cursor: 0,
-            over: false,
         }
     }
 
@@ -58,27 +51,11 @@ impl SamplerWithoutReplacement {
         self
     }
 
-    fn add(&mut self, row: usize) {
-        if self.place[row] == NOWHERE {
-            self.place[row] = self.pending.len() as u32;
-            self.pending.push(row as u32);
-        }
-    }
-
-    fn take(&mut self, at: usize) -> u32 {
-        let row = self.pending.swap_remove(at);
-        self.place[row as usize] = NOWHERE;
-        if let Some(&moved) = self.pending.get(at) {
-            self.place[moved as usize] = at as u32;
-        }
-        row
-    }
-
     /// Begins a pass over all frames.
     fn restart(&mut self, frames: &Frames<'_>) {
         self.cleared();
         if self.shuffle {
-            (0..frames.len()).for_each(|at| self.add(frames.row(at)));
+            (0..frames.len()).for_each(|at| self.pending.add(frames.row(at)));
         }
     }
 
@@ -100,7 +77,7 @@ impl SamplerWithoutReplacement {
         frames == 0 || (self.drop_last && frames < batch_size)
     }
 
-    fn draw_in_order(&mut self, batch_size: usize, frames: &Frames<'_>) -> Vec<u32> {
+    fn draw_in_order(&mut self, batch_size: usize, frames: &Frames<'_>) -> Draw {
         let (mut rows, mut cursor) = self.next_in_order(batch_size, frames);
         if self.is_no_batch(rows.len(), batch_size) {
             self.cursor = 0;
@@ -108,11 +85,14 @@ impl SamplerWithoutReplacement {
         }
         self.cursor = cursor;
         let left = self.next_in_order(batch_size, frames).0.len();
-        self.over = self.is_no_batch(left, batch_size);
-        if self.over {
+        let ends_pass = self.is_no_batch(left, batch_size);
+        if ends_pass {
             self.cursor = 0;
         }
-        rows
+        Draw {
+            ends_pass,
+            ..Draw::of(rows)
+        }
     }
 
     fn draw_shuffled(
@@ -120,49 +100,46 @@ impl SamplerWithoutReplacement {
         batch_size: usize,
         frames: &Frames<'_>,
         rng: &mut SampleRng,
-    ) -> Vec<u32> {
+    ) -> Draw {
         if self.is_no_batch(self.pending.len(), batch_size) {
             self.restart(frames);
         }
         let count = batch_size.min(self.pending.len());
         let rows = (0..count)
-            .map(|_| self.take(rng.below(self.pending.len())))
+            .map(|_| self.pending.take(rng.below(self.pending.len())))
             .collect();
-        self.over = self.is_no_batch(self.pending.len(), batch_size);
-        if self.over {
+        let ends_pass = self.is_no_batch(self.pending.len(), batch_size);
+        if ends_pass {
             self.restart(frames);
         }
-        rows
+        Draw {
+            ends_pass,
+            ..Draw::of(rows)
+        }
     }
 }
 
 impl Sampler for SamplerWithoutReplacement {
     fn begin(&mut self, capacity: usize) -> Result<(), ReplayError> {
         check_room::<u32>("the places in a pass", capacity)?;
-        self.place = vec![NOWHERE; capacity];
+        self.pending = RowList::new(capacity);
         Ok(())
     }
 
     fn written(&mut self, rows: RowSpan, _: &Frames<'_>) {
         if self.shuffle {
-            rows.rows().for_each(|row| self.add(row));
+            rows.rows().for_each(|row| self.pending.add(row));
         }
     }
 
     fn evicted(&mut self, rows: RowSpan, _: &Frames<'_>) {
         if self.shuffle {
-            for row in rows.rows() {
-                if self.place[row] != NOWHERE {
-                    self.take(self.place[row] as usize);
-                }
-            }
+            rows.rows().for_each(|row| self.pending.remove(row));
         }
     }
 
     fn cleared(&mut self) {
-        for row in self.pending.drain(..) {
-            self.place[row as usize] = NOWHERE;
-        }
+        self.pending.clear();
         self.cursor = 0;
     }
 
@@ -176,26 +153,19 @@ impl Sampler for SamplerWithoutReplacement {
             return Err(Shortage::Empty.into());
         }
         if self.drop_last && frames.len() < batch_size {
-            check_batch(batch_size, self.place.len())?;
+            check_batch(batch_size, self.pending.capacity())?;
             return Err(Shortage::Frames { needed: batch_size }.into());
         }
-        let rows = if self.shuffle {
+        Ok(if self.shuffle {
             self.draw_shuffled(batch_size, frames, rng)
         } else {
             self.draw_in_order(batch_size, frames)
-        };
-        Ok(Draw {
-            rows,
-            ..Draw::default()
         })
     }
 
-    fn ran_out(&self) -> bool {
-        self.over
-    }
-
     fn state_dict(&self) -> Result<TensorDict, ReplayError> {
-        let pending: Vec<i64> = self.pending.iter().map(|&row| i64::from(row)).collect();
+        let pending = self.pending.rows().iter();
+        let pending: Vec<i64> = pending.map(|&row| i64::from(row)).collect();
         let mut state = TensorDict::new([]);
         let len = pending.len();
         state.set("pending", Tensor::from_vec(pending, [len])?)?;
@@ -215,7 +185,9 @@ impl Sampler for SamplerWithoutReplacement {
             return Err(StateError::NoFrame { row }.into());
         }
         self.cleared();
-        pending.iter().for_each(|&row| self.add(row as usize));
+        pending
+            .iter()
+            .for_each(|&row| self.pending.add(row as usize));
         self.cursor = cursor.max(0) as usize;
         Ok(())
     }

@@ -287,12 +287,11 @@ impl RunFile {
             return write();
         }
         let written = written();
-        let (base, next) = match in_place() {
-            true => (held.slot.base, held.slot.next_at(written)),
-            false => {
-                let (start, base) = self.start(held.slot, first, written);
-                (base, start + len as u64)
-            }
+        let (base, next) = if in_place() {
+            (held.slot.base, held.slot.next_at(written))
+        } else {
+            let (start, base) = self.start(held.slot, first, written);
+            (base, start + len as u64)
         };
         let slot = Slot {
             written: written + len as u64,

@@ -206,9 +206,10 @@ impl Writer for MaxRewardWriter {
 
 /// A value as it is compared: NaN is below all numbers.
 fn rank(value: f64) -> f64 {
-    match value.is_nan() {
-        true => f64::NEG_INFINITY,
-        false => value,
+    if value.is_nan() {
+        f64::NEG_INFINITY
+    } else {
+        value
     }
 }
 

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use tensordict::{Tensor, TensorDict};
 use windrow_replay::{
-    Draw, Frames, ListStorage, NoDraw, ReplayBuffer, ReplayBufferBuilder, ReplayError, RowOrder,
-    RowSet, RowSpan, SampleRng, Sampler, Shortage, Slices, StateError, Writer, check_room,
+    Draw, Frames, ListStorage, NoDraw, ReplayBuffer, ReplayBufferBuilder, ReplayError, ReuseWriter,
+    RoundRobinWriter, RowOrder, RowSet, RowSpan, SampleRng, Sampler, Shortage, Slices, StateError,
+    Writer, check_room,
 };
 use windrow_sync::error_chain;
 
@@ -266,9 +267,9 @@ impl Sampler for FixedSampler {
 fn a_draw_that_makes_no_batch_is_an_error_of_the_sampler() {
     let refused = |rows: &[u32], weights: Option<usize>, slices: Option<Slices>| {
         let draw = Draw {
-            rows: rows.to_vec(),
             weights: weights.map(|count| vec![1.0; count]),
             slices,
+            ..Draw::of(rows.to_vec())
         };
         let buffer = builder().sampler(FixedSampler(draw)).build().unwrap();
         buffer.extend(&frames(0, 5)).unwrap();
@@ -322,4 +323,28 @@ fn a_draw_that_makes_no_batch_is_an_error_of_the_sampler() {
     ] {
         assert_eq!(drew, format!("the sampler drew {expected}"));
     }
+}
+
+#[test]
+fn a_sampler_cannot_use_up_rows_that_the_buffer_cannot_drop() {
+    let refused = |row: u32, writer: Box<dyn Writer>| {
+        let draw = Draw {
+            spent: vec![row],
+            ..Draw::of(vec![0])
+        };
+        let builder = builder().sampler(FixedSampler(draw)).writer(writer);
+        let buffer = builder.build().unwrap();
+        buffer.extend(&frames(0, 5)).unwrap();
+        let error = buffer.sample(4).unwrap_err().to_string();
+        assert_eq!(buffer.len(), 5);
+        error.split_once(": see").unwrap().0.to_owned()
+    };
+    assert_eq!(
+        refused(0, RoundRobinWriter::new().into()),
+        "the sampler drew 1 rows to use up, expected none where rows are filled in a ring"
+    );
+    assert_eq!(
+        refused(7, ReuseWriter::new().into()),
+        "the sampler drew row 7, expected rows that hold frames"
+    );
 }

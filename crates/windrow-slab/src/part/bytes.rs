@@ -238,6 +238,7 @@ mod tests {
             ahead: 1,
             max_slabs: 2,
             cut_after: None,
+            max_age: None,
         };
         Ring::new(Layout::new(&record, shares).unwrap(), spec).unwrap()
     }

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use windrow_sync::atomic::Ordering;
 
+use super::age::Ages;
 use super::{Commit, Order, RingSpec};
 use crate::SlabError;
 use crate::control::Control;
@@ -15,14 +17,14 @@ use crate::slab::Slab;
 #[derive(Debug)]
 pub(super) struct SlabStates {
     layout: Arc<Layout>,
-    spec: RingSpec,
+    pub(super) spec: RingSpec,
     control: Arc<Control>,
     source: MemorySource,
-    slots: Vec<Slot>,
+    pub(super) slots: Vec<Slot>,
     /// Free slots, the one freed last on top: its memory is the warmest.
     free: Vec<usize>,
     /// Slots whose parts are all committed, in the order in which they became so.
-    ready: VecDeque<usize>,
+    pub(super) ready: VecDeque<usize>,
     /// Parts that were dropped without commit.
     orphans: Vec<Ticket>,
     /// By worker: how many slabs each worker has claimed its part of.
@@ -30,9 +32,18 @@ pub(super) struct SlabStates {
     /// By arrival: how many parts were claimed.
     tickets: u64,
     /// Slabs that the consumer has asked for since the start.
-    requested: u64,
+    pub(super) requested: u64,
+    /// Slabs that were taken and not delivered: they come before others.
+    pub(super) kept: u64,
+    /// Whether nobody waits for what was asked for.
+    pub(super) is_unattended: bool,
     /// Slabs that the consumer was given.
-    delivered: u64,
+    pub(super) delivered: u64,
+    pub(super) ages: Ages,
+    /// Since when a complete slab waits for an older one.
+    held_back: Option<Instant>,
+    /// How long slabs have waited so.
+    pub(super) was_held_back: Duration,
     /// Slabs from this one on are not to be started.
     pub(super) end: u64,
     /// Parts that are being written.
@@ -69,23 +80,34 @@ impl MemorySource {
 }
 
 #[derive(Debug)]
-struct Slot {
+pub(super) struct Slot {
     slab: Arc<Slab>,
-    phase: Phase,
+    pub(super) phase: Phase,
     /// The commit of each part; `None` before it.
     commits: Vec<Option<Commit>>,
     /// The worker that claimed each part.
     workers: Vec<usize>,
+    /// The epoch in which it did.
+    epochs: Vec<u64>,
+    /// The number of slabs before which it is to be taken.
+    pub(super) due: u64,
     /// How many parts were committed before each.
     ranks: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     Free,
     Filling { seq: u64, committed: usize },
     Ready { seq: u64 },
     Leased,
+}
+
+impl Phase {
+    /// Whether parts were claimed that the consumer has not taken.
+    pub(super) fn is_out(self) -> bool {
+        matches!(self, Self::Filling { .. } | Self::Ready { .. })
+    }
 }
 
 /// Stands for the worker of a part that was not claimed yet.
@@ -116,6 +138,8 @@ pub(super) struct Taken {
     pub(super) seq: u64,
     pub(super) slab: Arc<Slab>,
     pub(super) commits: Vec<Commit>,
+    /// See [`Lease::ages`](crate::Lease::ages).
+    pub(super) ages: Vec<u64>,
     /// See [`Lease::order`](crate::Lease::order).
     pub(super) order: Option<Vec<usize>>,
     /// Whether a worker that waits may go on now. By arrival, one that left the last parts to
@@ -125,6 +149,13 @@ pub(super) struct Taken {
 }
 
 impl Slot {
+    /// The worker and the epoch of each part that was claimed.
+    pub(super) fn claims(&self) -> impl Iterator<Item = (usize, u64)> {
+        let claims = self.workers.iter().zip(&self.epochs);
+        let claims = claims.filter(|(worker, _)| **worker != NOBODY);
+        claims.map(|(&worker, &epoch)| (worker, epoch))
+    }
+
     /// See [`Lease::order`](crate::Lease::order).
     fn order(&self) -> Option<Vec<usize>> {
         let mut by_worker: Vec<usize> = (0..self.workers.len()).collect();
@@ -170,7 +201,12 @@ impl SlabStates {
             laps,
             tickets: 0,
             requested: 0,
+            kept: 0,
+            is_unattended: false,
             delivered: 0,
+            ages: Ages::new(workers),
+            held_back: None,
+            was_held_back: Duration::ZERO,
             end: u64::MAX,
             lent: 0,
             paused: false,
@@ -208,8 +244,20 @@ impl SlabStates {
 
     /// Asks for one more slab, unless one that was asked for is still to come.
     pub(super) fn ask(&mut self) -> Result<(), SlabError> {
-        self.requested = self.delivered + 1;
+        self.ask_for(1)
+    }
+
+    /// Asks for `slabs` slabs, those that were asked for and are still to come among them.
+    pub(super) fn ask_for(&mut self, slabs: u64) -> Result<(), SlabError> {
+        self.requested = self.requested.max(self.delivered + slabs);
+        self.is_unattended = false;
         self.make_room()
+    }
+
+    /// Nobody waits for what was asked for, until more is asked for.
+    pub(super) fn leave_unattended(&mut self) {
+        self.is_unattended = true;
+        self.grant_publication();
     }
 
     /// The part that `worker` is to fill now.
@@ -225,6 +273,9 @@ impl SlabStates {
         if self.is_over_for(worker) {
             return Err(Refusal::Over);
         }
+        if self.spec.max_age.is_some() && self.ages.are_replaced(worker) {
+            return Err(Refusal::NotNow);
+        }
         let ticket = match (self.orphan_of(worker), self.spec.order) {
             (Some(i), _) => self.orphans.swap_remove(i),
             (None, Order::ByWorker) => self.next_by_worker(worker)?,
@@ -233,6 +284,7 @@ impl SlabStates {
         self.lent += 1;
         let slot = &mut self.slots[ticket.slot];
         slot.workers[ticket.part] = worker;
+        slot.epochs[ticket.part] = self.ages.epoch(worker);
         Ok((ticket, Arc::clone(&slot.slab)))
     }
 
@@ -299,7 +351,7 @@ impl SlabStates {
         if !self.is_under_way(worker) {
             return false;
         }
-        let slabs = (self.requested + self.spec.ahead as u64).min(self.end);
+        let slabs = (self.requested + self.ahead()).min(self.end);
         let left = (slabs * self.parts() as u64).saturating_sub(self.tickets);
         let waiting = (0..self.retired.len())
             .filter(|&other| !self.retired[other] && !self.is_under_way(other))
@@ -307,12 +359,23 @@ impl SlabStates {
         left <= waiting as u64
     }
 
+    /// Slabs that may be started before they are asked for.
+    fn ahead(&self) -> u64 {
+        let ahead = self.spec.ahead as u64;
+        if self.spec.max_age.is_none() {
+            return ahead;
+        }
+        // Parts ahead would be older after a publication that waits for those that are out.
+        match self.ages.is_awaited() {
+            true => 0,
+            false => ahead.saturating_sub(self.kept),
+        }
+    }
+
     /// Whether an undelivered slab has a part of `worker`.
     fn is_under_way(&self, worker: usize) -> bool {
-        self.slots.iter().any(|slot| {
-            matches!(slot.phase, Phase::Filling { .. } | Phase::Ready { .. })
-                && slot.workers.contains(&worker)
-        })
+        let mut out = self.slots.iter().filter(|slot| slot.phase.is_out());
+        out.any(|slot| slot.workers.contains(&worker))
     }
 
     /// A part that `worker` has dropped uncommitted. As long as it has not retired, no other worker
@@ -329,11 +392,12 @@ impl SlabStates {
         if let Some(slot) = self.slots.iter().position(filled_with) {
             return Ok(slot);
         }
-        if seq >= self.end || seq >= self.requested + self.spec.ahead as u64 {
+        if seq >= self.end || seq >= self.requested + self.ahead() {
             return Err(Refusal::NotNow);
         }
-        let index = self.free_slot()?;
+        let (index, due) = (self.free_slot()?, self.due());
         let slot = &mut self.slots[index];
+        slot.due = due;
         slot.phase = Phase::Filling { seq, committed: 0 };
         slot.workers.fill(NOBODY);
         slot.commits.fill(None);
@@ -368,6 +432,8 @@ impl SlabStates {
             phase: Phase::Free,
             commits: vec![None; self.parts()],
             workers: vec![NOBODY; self.parts()],
+            epochs: vec![0; self.parts()],
+            due: u64::MAX,
             ranks: vec![0; self.parts()],
         });
         Some(self.slots.len() - 1)
@@ -485,12 +551,21 @@ impl SlabStates {
     /// Whether the consumer need not wait: a slab is complete, or none comes, or there is no memory
     /// for one.
     pub(super) fn answers(&mut self) -> bool {
-        !self.ready.is_empty() || self.stopped || self.is_over() || self.make_room().is_err()
+        self.next_in_time().is_some() || self.stopped || self.is_over() || self.make_room().is_err()
     }
 
-    /// The slab that was completed first.
+    /// The slab that was completed first, or an earlier one that would be too old after it.
     pub(super) fn take(&mut self) -> Option<Taken> {
-        let slot = self.ready.pop_front()?;
+        let Some(place) = self.next_in_time() else {
+            if !self.ready.is_empty() && self.held_back.is_none() {
+                self.held_back = Some(Instant::now());
+            }
+            return None;
+        };
+        let slot = self.ready.remove(place)?;
+        if let Some(since) = self.held_back.take() {
+            self.was_held_back += since.elapsed();
+        }
         let order = match self.reassigned.is_empty() {
             true => None,
             false => self.slots[slot].order(),
@@ -503,14 +578,22 @@ impl SlabStates {
             );
         };
         taken.phase = Phase::Leased;
+        let claims = taken.claims();
+        let ages = claims.map(|(worker, epoch)| self.ages.epoch(worker) - epoch);
+        let ages = ages.collect();
+        let commits = taken.commits.iter().copied().flatten().collect();
+        let slab = Arc::clone(&taken.slab);
         self.delivered += 1;
+        let lets_publish = self.ages.is_awaited();
+        self.count_delivery();
         Some(Taken {
             slot,
             seq,
-            slab: Arc::clone(&taken.slab),
-            commits: taken.commits.iter().copied().flatten().collect(),
+            slab,
+            commits,
+            ages,
             order,
-            lets_workers_on: self.spec.order == Order::ByArrival,
+            lets_workers_on: lets_publish || self.spec.order == Order::ByArrival,
         })
     }
 

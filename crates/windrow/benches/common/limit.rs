@@ -12,14 +12,13 @@ use super::timing::{PAIRS, RUN, Work, report};
 /// Frames of one request, at least.
 const FRAMES: usize = 1 << 22;
 
-/// What the C program computes.
+/// Actions of the C program, which computes sines by the library, angle by angle: the bits of
+/// Gymnasium.
 #[derive(Clone, Copy)]
 pub enum Program {
-    /// Random actions, sines by the library, angle by angle: the bits of Gymnasium.
-    Libm,
-    /// Random actions, sines by series, in vectors; the last bits differ.
-    Polynomial,
-    /// Actions of a 4-64-64-2 network with tanh, sines by the library.
+    /// Random actions.
+    Random,
+    /// Actions of a 4-64-64-2 network with tanh.
     Network,
 }
 
@@ -81,10 +80,9 @@ impl Limit {
         );
         let mut child = Command::new(&binary)
             .args([envs, frames, batches].map(|number| number.to_string()))
-            .args(match program {
-                Program::Libm => ["libm", "random"],
-                Program::Polynomial => ["polynomial", "random"],
-                Program::Network => ["libm", "network"],
+            .arg(match program {
+                Program::Random => "random",
+                Program::Network => "network",
             })
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

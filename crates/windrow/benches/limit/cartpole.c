@@ -1,8 +1,7 @@
 // CartPoles stepped as fast as C can: what `cargo xtask bench collector` compares the engine with.
 //
-// Arguments: environments, frames of a batch, batches, `libm` or `polynomial` for the sine, `random` actions or those of a `network`. Each byte of
-// the input asks for the batches, which are collected into the same memory, and is answered by the nanoseconds of processor time that they took,
-// 8 bytes. Compiled with
+// Arguments: environments, frames of a batch, batches, `random` actions or those of a `network`. Each byte of the input asks for the batches, which
+// are collected into the same memory, and is answered by the nanoseconds of processor time that they took, 8 bytes. Compiled with
 // `-O3 -march=native -fno-math-errno -fno-trapping-math`. The columns are those of a windrow batch: 58 bytes a frame.
 #include <math.h>
 #include <stdint.h>
@@ -58,17 +57,10 @@ static inline void observe(const struct poles *p, float *restrict to, int envs) 
     }
 }
 
-// By the library, or by series within 2 units in the last place where |angle| < 0.3.
-static inline void sines(const double *angles, double *sine, double *cosine, int envs, int exact) {
+static inline void sines(const double *angles, double *sine, double *cosine, int envs) {
     for (int env = 0; env < envs; env++) {
-        double a = angles[env], z = a * a;
-        if (exact) {
-            sine[env] = sin(a);
-            cosine[env] = cos(a);
-        } else {
-            sine[env] = a + a * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 - z / 39916800))));
-            cosine[env] = 1 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 + z * (-1.0 / 3628800 + z / 479001600)))));
-        }
+        sine[env] = sin(angles[env]);
+        cosine[env] = cos(angles[env]);
     }
 }
 
@@ -119,7 +111,7 @@ static inline __attribute__((always_inline)) void chances(const float *seen, int
     }
 }
 
-static inline __attribute__((always_inline)) void collect(int envs, int frames, int exact, int thinks) {
+static inline __attribute__((always_inline)) void collect(int envs, int frames, int thinks) {
     struct poles p = kept;
     memset(root_flags, 0, 3 * (size_t)frames);
     for (int row = 0; row < frames; row += envs) {
@@ -133,7 +125,7 @@ static inline __attribute__((always_inline)) void collect(int envs, int frames, 
             action[row + env] = right;
             force[env] = right ? 10.0 : -10.0;
         }
-        sines(p.theta, sine, cosine, envs, exact);
+        sines(p.theta, sine, cosine, envs);
         for (int env = 0; env < envs; env++) {
             double s = sine[env], c = cosine[env], w = p.omega[env];
             double temp = (force[env] + 0.05 * (w * w) * s) / 1.1;
@@ -176,9 +168,9 @@ static uint64_t processor_time(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 6) return 2;
-    int envs = atoi(argv[1]), frames = atoi(argv[2]), batches = atoi(argv[3]), exact = !strcmp(argv[4], "libm");
-    int thinks = !strcmp(argv[5], "network");
+    if (argc != 5) return 2;
+    int envs = atoi(argv[1]), frames = atoi(argv[2]), batches = atoi(argv[3]);
+    int thinks = !strcmp(argv[4], "network");
     if ((envs != 1 && envs != LANES) || frames <= 0 || frames % envs) return 2;
     size_t n = (size_t)frames;
     obs = column(16 * n), next_obs = column(16 * n), reward = column(4 * n), action = column(8 * n), traj_ids = column(8 * n);
@@ -192,15 +184,14 @@ int main(int argc, char **argv) {
     size_t sizes[] = {sizeof first, sizeof second, sizeof biases, sizeof last};
     for (int i = 0; i < 4; i++)
         for (size_t j = 0; j < sizes[i] / sizeof(float); j++) each[i][j] = (float)((double)(bits(&weights) >> 11) * 0x1p-53 - 0.5) * 0.25f;
-    // The number of environments, the sine and the policy are constants in each of these.
+    // The number of environments and the policy are constants in each of these.
     while (getchar() != EOF) {
         uint64_t start = processor_time();
         for (int batch = 0; batch < batches; batch++) {
-            if (envs == 1 && thinks) collect(1, frames, 1, 1);
-            else if (envs == 1) collect(1, frames, 1, 0);
-            else if (thinks) collect(LANES, frames, 1, 1);
-            else if (exact) collect(LANES, frames, 1, 0);
-            else collect(LANES, frames, 0, 0);
+            if (envs == 1 && thinks) collect(1, frames, 1);
+            else if (envs == 1) collect(1, frames, 0);
+            else if (thinks) collect(LANES, frames, 1);
+            else collect(LANES, frames, 0);
         }
         uint64_t taken = processor_time() - start;
         fwrite(&taken, sizeof taken, 1, stdout);

@@ -20,6 +20,8 @@ pub(crate) struct Cell {
     pub(crate) num_envs: usize,
     /// Workers that are to die.
     pub(crate) deaths: usize,
+    /// How old weights may be.
+    pub(crate) max_lag: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +79,8 @@ pub(crate) const FRAMES_PER_DEATH: usize = 50 * FRAMES_PER_BATCH;
 /// Workers of the classes that have several, and most environments of each.
 const WORKERS: usize = 3;
 const MOST_ENVS: usize = 2;
+/// Ages that a collector may be asked to keep.
+const LAGS: [Option<usize>; 4] = [None, Some(0), Some(1), Some(3)];
 /// More frames than all workers fill before they die by themselves, and than they fill while those
 /// who kill them have to wait for a processor.
 const MORE_THAN_A_LIFE: usize = 16 * LIFE as usize * WORKERS * MOST_ENVS;
@@ -100,6 +104,7 @@ impl Cell {
                         rule,
                         num_envs: 1 + random() as usize % MOST_ENVS,
                         deaths: 1,
+                        max_lag: LAGS[random() as usize % LAGS.len()],
                     };
                     match (rule, cell.workers()) {
                         (Rule::Restart, _) => cells.push(Self { deaths, ..cell }),
@@ -170,6 +175,10 @@ impl Cell {
         let builder = match self.mode {
             Mode::Trajectories => builder.trajs_per_batch(TRAJS_PER_BATCH),
             Mode::Yield | Mode::Replay => builder,
+        };
+        let builder = match self.max_lag {
+            Some(max_lag) => builder.max_lag(max_lag),
+            None => builder,
         };
         builder
             .policy_recipe(PolicyRecipe::named(policy::NAME))

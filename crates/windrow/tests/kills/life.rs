@@ -235,6 +235,10 @@ fn settle(cell: Cell, ledger: &mut Ledger, collector: &Collector, harvest: &mut 
             "I4: {told} losses were told, {replaced} workers replaced"
         ));
     }
+    let age = stats.policy_age;
+    if cell.max_lag.is_some_and(|most| age > most as u64) {
+        ledger.accuse(format!("I7: a part of age {age} was delivered"));
+    }
     let left = match cell.rule {
         Rule::Restart | Rule::Raise => cell.workers(),
         Rule::Continue => cell.workers().saturating_sub(told),

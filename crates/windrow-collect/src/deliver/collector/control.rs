@@ -26,7 +26,7 @@ impl<S: LastStage> Collector<S> {
     /// [`ControlError::Next`] when the collector is over.
     pub fn update_policy_weights(&mut self, weights: &Weights) -> Result<i64, ControlError> {
         self.check_running()?;
-        Ok(self.core.publisher.publish(weights)?)
+        self.core.publisher.update(None)?.publish(weights)
     }
 
     /// As [`update_policy_weights`](Self::update_policy_weights), for worker `worker` alone.
@@ -41,7 +41,7 @@ impl<S: LastStage> Collector<S> {
         weights: &Weights,
     ) -> Result<i64, ControlError> {
         self.check_running()?;
-        self.core.publisher.publish_to(worker, weights)
+        self.core.publisher.update(Some(worker))?.publish(weights)
     }
 
     /// As [`update_policy_weights`](Self::update_policy_weights), with weights from the

@@ -118,10 +118,16 @@ impl<S: LastStage> Collector<S> {
         }
         match &self.background {
             Some(background) if background.is_running() => {
-                let saved = background.run(move |driver| driver.save(pickle));
+                let saved = background.run(move |driver| {
+                    let interrupt = driver.core.interrupt.only_reports();
+                    driver.save(pickle, &interrupt)
+                });
                 saved.unwrap_or_else(|| Ok(Err("the collector has ended".to_owned())))
             }
-            _ => self.driver()?.save(pickle),
+            _ => {
+                let interrupt = self.core.interrupt.clone();
+                self.driver()?.save(pickle, &interrupt)
+            }
         }
     }
 

@@ -55,6 +55,7 @@ impl StreamChannel {
             ahead: 1,
             max_slabs: 1,
             cut_after: None,
+            max_age: None,
         };
         let ring = Ring::new(Layout::new(&ready.record, shares)?, spec)?;
         let (control, _) = ControlBlock::create::<Command, Answer>(ControlSpec {
@@ -87,7 +88,7 @@ fn beat(stream: &Weak<StreamEnd>, control: &ControlBlock, envs: usize, ring: &Ri
             return;
         };
         let episodes = (0..envs).filter_map(|env| control.episode(0, env).ok());
-        let sent = stream.send_beside(Said::Beat(Beat::new(place, episodes)));
+        let sent = stream.send_beside(&Said::Beat(Beat::new(place, episodes)));
         if sent
             .and_then(|()| stream.check_cut(|| ring.cut_all(true)))
             .is_err()
@@ -101,9 +102,10 @@ impl StreamChannel {
     /// The next command. Weights that come before it are kept.
     fn next(&mut self) -> Result<Command, ServeError> {
         loop {
-            match self.stream.receive(Deadline::Never)? {
+            let (said, bytes) = self.stream.receive(Deadline::Never)?;
+            match said {
                 Said::Command(command) => return Ok(command),
-                Said::Weights(version, bytes) => {
+                Said::Weights(version) => {
                     let weights = weights_from(&self.leaves, &bytes).map_err(ReceiveError::from)?;
                     self.weights = Some(Published {
                         version,
@@ -152,7 +154,7 @@ impl Channel for StreamChannel {
             part.write_to(&mut rows)
                 .expect("Values in this process's own memory are not mapped.");
         }
-        let answer = Said::Answer(answer, follow, rows);
-        self.stream.end_part(answer).is_ok()
+        let answer = Said::Answer { answer, follow };
+        self.stream.end_part(&answer, rows).is_ok()
     }
 }

@@ -72,7 +72,8 @@ fn attempt(
     let stream = stream.map_err(|error| ServeError::Launch(Box::new(error)))?;
     let is_over = Arc::<AtomicBool>::default();
     let over = Arc::clone(&is_over);
-    let greeted = StreamEnd::new(stream, Arc::clone(&socket)).marks_end(is_over);
+    // It runs what the collector sends, once that has proved who it is.
+    let greeted = StreamEnd::new(stream, Arc::clone(&socket), usize::MAX).marks_end(is_over);
     greeted.greet_collector(token, Deadline::At(end))?;
     thread::Builder::new()
         .name("windrow-parent".to_owned())

@@ -1,8 +1,7 @@
 //! The thread that stands in for a worker elsewhere: to its collector it is a worker process, with
 //! a lane, a control socket, and memory in common; to the worker it is the collector.
 
-use std::fs::File;
-use std::io::{ErrorKind, PipeWriter, Read, Write};
+use std::io::{ErrorKind, PipeWriter, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -20,9 +19,9 @@ use windrow_peer::{
     RelayEnd, WorkerLane, decode, send,
 };
 use windrow_slab::{Layout, Part, RemoteRing};
-use windrow_sync::{catch_panic, error_chain, unpoisoned};
+use windrow_sync::{catch_panic, entropy, error_chain, unpoisoned};
 
-use super::stream::{Beat, SILENCE, Said, StreamEnd};
+use super::stream::{Beat, MOST, SILENCE, Said, StreamEnd};
 use crate::config::launcher::{Invitation, Launched, Launcher};
 use crate::process::messages::{
     Answer, Command, Fill, FromWorker, MOST_ELEMENTS, MOST_ENVS, Ready, ToWorker,
@@ -145,7 +144,7 @@ fn launch(
     let invitation = Invitation {
         worker,
         address: address.to_string(),
-        token: token().map_err(refused)?,
+        token: token(),
         certificate: certificate.as_ref().map(|own| own.pem().to_owned()),
     };
     let stderr = stderr.try_clone().map_err(refused)?;
@@ -263,17 +262,15 @@ impl Hall {
         let deadline = Deadline::after(GREETING);
         let stream = Stream::server(Arc::clone(socket), self.tls.as_ref());
         let stream = stream.map_err(|error| ServeError::Launch(Box::new(error)))?;
-        let end = StreamEnd::new(stream, Arc::clone(socket));
+        let end = StreamEnd::new(stream, Arc::clone(socket), MOST);
         end.greet_worker(&self.token, deadline)?;
         Ok(end)
     }
 }
 
 /// A secret that nobody can guess.
-fn token() -> std::io::Result<String> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+fn token() -> String {
+    format!("{:016x}{:016x}", entropy(), entropy())
 }
 
 /// A thread that ends the relay's waits once the worker has closed its connection, or is to be
@@ -367,17 +364,17 @@ struct Shared {
 
 impl Link<'_> {
     fn pass(&self, hello: Frame, watch: &Watch) -> Result<(), ServeError> {
-        self.stream.send(Said::Message(hello.body))?;
+        self.stream.send_with(&Said::Message, hello.body)?;
         let mut shared = loop {
             let frame = next(self.parent)?;
             match frame.parse()? {
                 ToWorker::Policy(_) | ToWorker::Bind(_) => {
-                    self.stream.send(Said::Message(frame.body))?;
+                    self.stream.send_with(&Said::Message, frame.body)?;
                     self.pass_message(Deadline::Never)?;
                 }
                 ToWorker::Ready(ready) => {
                     let shared = self.shared(*ready, frame.fds)?;
-                    self.stream.send(Said::Message(frame.body))?;
+                    self.stream.send_with(&Said::Message, frame.body)?;
                     break shared;
                 }
                 _ => return Err(ServeError::Order),
@@ -388,11 +385,11 @@ impl Link<'_> {
             self.obey(&mut shared, command)?;
         }
         // It fails where the worker has ended before.
-        let _ = self.stream.send(Said::End);
+        let _ = self.stream.send(&Said::End);
         loop {
             match self.stream.receive(Deadline::after(PATIENCE))? {
-                Said::End => return Ok(()),
-                Said::Message(message) => self.report(message)?,
+                (Said::End, _) => return Ok(()),
+                (Said::Message, message) => self.report(message)?,
                 _ => {}
             }
         }
@@ -403,6 +400,7 @@ impl Link<'_> {
             return Err(ServeError::Order);
         };
         let layout = Layout::new(&ready.record, ready.shares)?;
+        self.stream.allow(layout.bytes());
         let fingerprint = layout.fingerprint();
         let ring = RemoteRing::open(layout, self.parent.shared_file(ring)?)?;
         let control = ControlBlock::open(control, fingerprint)?;
@@ -429,10 +427,10 @@ impl Link<'_> {
             }
             _ => None,
         };
-        self.stream.send(Said::Command(command))?;
+        self.stream.send(&Said::Command(command))?;
         if command.has_message() {
             let message = next(self.parent)?;
-            self.stream.send(Said::Message(message.body))?;
+            self.stream.send_with(&Said::Message, message.body)?;
         }
         self.pass_answer(shared, part)
     }
@@ -440,7 +438,8 @@ impl Link<'_> {
     fn pass_weights(&self, shared: &mut Shared) -> Result<(), ServeError> {
         if let Some(newer) = shared.weights.newest(shared.held)? {
             let bytes = bytes_of(&newer.weights);
-            self.stream.send(Said::Weights(newer.version, bytes))?;
+            self.stream
+                .send_with(&Said::Weights(newer.version), bytes)?;
             shared.held = Some(newer.version);
         }
         Ok(())
@@ -451,13 +450,13 @@ impl Link<'_> {
         let mut is_cut = false;
         loop {
             if !is_cut && part.as_ref().is_some_and(Part::is_cut) {
-                self.stream.send(Said::Cut)?;
+                self.stream.send(&Said::Cut)?;
                 is_cut = true;
             }
             match self.stream.receive(Deadline::after(SILENCE))? {
-                Said::Beat(beat) => shared.mirror(beat),
-                Said::Message(message) => self.report(message)?,
-                Said::Answer(answer, follow, rows) => {
+                (Said::Beat(beat), _) => shared.mirror(beat),
+                (Said::Message, message) => self.report(message)?,
+                (Said::Answer { answer, follow }, rows) => {
                     if let (Answer::Filled { steps, .. }, Some(mut part)) = (&answer, part.take()) {
                         part.shorten(*steps);
                         part.read_from(&rows)?;
@@ -484,8 +483,8 @@ impl Link<'_> {
     fn pass_message(&self, deadline: Deadline) -> Result<(), ServeError> {
         loop {
             match self.stream.receive(deadline)? {
-                Said::Message(message) => return self.report(message),
-                Said::Beat(_) => {}
+                (Said::Message, message) => return self.report(message),
+                (Said::Beat(_), _) => {}
                 _ => return Err(ServeError::Order),
             }
         }

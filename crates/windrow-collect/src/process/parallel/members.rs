@@ -564,6 +564,7 @@ impl SharedRows {
             ahead: 0,
             max_slabs: 1,
             cut_after: None,
+            max_age: None,
         };
         let ring = Ring::shared(layout, spec)?;
         ring.request()?;

@@ -105,9 +105,8 @@ impl RowsLayout {
     pub(super) fn layout(&self) -> Result<Layout, SlabError> {
         // Found by their numbers. Names could be those of other columns.
         let numbered = |prefix: &str, leaves: &[LeafSpec]| {
-            let leaf = |(at, leaf): (usize, &LeafSpec)| LeafSpec {
-                key: format!("{prefix}{at}").into(),
-                ..leaf.clone()
+            let leaf = |(at, leaf): (usize, &LeafSpec)| {
+                LeafSpec::new(format!("{prefix}{at}"), leaf.dtype, &leaf.shape)
             };
             leaves.iter().enumerate().map(leaf).collect::<Vec<_>>()
         };

@@ -2,11 +2,12 @@ use std::f64::consts::PI;
 use std::hint::black_box;
 use std::sync::Arc;
 
+use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut};
 
 use super::columns::{Columns, Physics, at_once, each};
-use super::sines::{ManySines, Math};
+use super::sines::{sin_cos, sin_cos_each};
 use super::space::{OBSERVATION, choice, interval, meaning_compared, visit_motion};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
@@ -58,7 +59,6 @@ pub struct CartPole {
     /// waits for the divisions of that step.
     sines: Option<(f64, f64)>,
     fallen: bool,
-    math: Math,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
 }
@@ -108,7 +108,6 @@ impl CartPole {
             state: None,
             sines: None,
             fallen: false,
-            math: Math::Exact,
             rng: EnvRng::new(),
             spec: Arc::new(EnvSpec::new("CartPole-v1", observation, Spec::discrete(2))),
         }
@@ -118,17 +117,6 @@ impl CartPole {
     #[must_use]
     pub fn v1() -> TimeLimit<Self> {
         TimeLimit::of(Self::new(), 500)
-    }
-
-    /// With sines by polynomials, and products for divisions by the mass, which is faster for
-    /// several environments in lockstep. The sines err by less than one unit in the last place, the
-    /// quotients by less than 1.5, where those of the GNU C library err by 0.52 and 0.5: episodes
-    /// equal Gymnasium's no longer. The sines are the same on all machines.
-    #[must_use]
-    pub fn with_fast_math(mut self) -> Self {
-        self.math = Math::Fast;
-        self.sines = None;
-        self
     }
 
     /// The reward of a step: none for those after the pole has fallen.
@@ -150,12 +138,11 @@ impl CartPoleState {
     /// One explicit Euler step under `force`, with sine and cosine of the angle; velocities are
     /// those before the step.
     #[inline(always)]
-    fn advance(self, force: f64, (sin, cos): (f64, f64), math: Math) -> Self {
-        let over_mass = |number| math.divided(number, TOTAL_MASS);
-        let temp = over_mass(force + POLE_MOMENT * (self.theta_dot * self.theta_dot) * sin);
+    fn advance(self, force: f64, (sin, cos): (f64, f64)) -> Self {
+        let temp = (force + POLE_MOMENT * (self.theta_dot * self.theta_dot) * sin) / TOTAL_MASS;
         let theta_acc = (GRAVITY * sin - cos * temp)
-            / (LENGTH * (4.0 / 3.0 - over_mass(POLE_MASS * (cos * cos))));
-        let x_acc = temp - over_mass(POLE_MOMENT * theta_acc * cos);
+            / (LENGTH * (4.0 / 3.0 - POLE_MASS * (cos * cos) / TOTAL_MASS));
+        let x_acc = temp - POLE_MOMENT * theta_acc * cos / TOTAL_MASS;
         Self {
             x: self.x + TAU * self.x_dot,
             x_dot: self.x_dot + TAU * x_acc,
@@ -196,15 +183,12 @@ impl Env for CartPole {
         let Some(state) = &mut self.state else {
             return Err(EnvError::NotReset);
         };
-        let sines = self.sines.unwrap_or_else(|| self.math.sin_cos(state.theta));
+        let sines = self.sines.unwrap_or_else(|| sin_cos(state.theta));
         // Computed first, and kept there by `black_box`: a processor that waits for the divisions
         // below goes on with the next frame.
         let ahead = state.theta + TAU * state.theta_dot;
-        let ahead = black_box(self.math.sin_cos(ahead));
-        *state = match self.math {
-            Math::Exact => state.advance(force, sines, Math::Exact),
-            Math::Fast => state.advance(force, sines, Math::Fast),
-        };
+        let ahead = black_box(sin_cos(ahead));
+        *state = state.advance(force, sines);
         self.sines = Some(ahead);
         obs.write(OBSERVATION, &state.observation())?;
         let terminated = is_out(state.x, state.theta);
@@ -218,11 +202,10 @@ impl Env for CartPole {
     fn at_once<'a>(
         envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
     ) -> Option<Box<dyn AtOnce<Self>>> {
-        at_once(envs)
+        at_once(envs.len())
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
-        self.math.visit_state(state)?;
         let reach = (self.spec.id.as_str(), REACH);
         visit_motion(state, reach, &mut self.state, Into::into)?;
         self.sines = None;
@@ -252,13 +235,9 @@ impl Physics<5, 4> for CartPole {
         self.fallen = fallen > 0.0;
     }
 
-    fn math(&self) -> Math {
-        self.math
-    }
-
     #[inline(always)]
-    fn advance<T: ManySines, const L: usize>(math: T, columns: &mut Columns<5, 4, L>) {
-        let (sines, cosines) = math.sin_cos(&columns.state[2]);
+    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<5, 4, L>) {
+        let (sines, cosines) = sin_cos_each(simd, &columns.state[2]);
         each::<L>(
             #[inline(always)]
             |i| {
@@ -269,7 +248,7 @@ impl Physics<5, 4> for CartPole {
                     theta: theta[i],
                     theta_dot: theta_dot[i],
                 };
-                let state = state.advance(columns.action[i], (sines[i], cosines[i]), T::ONE);
+                let state = state.advance(columns.action[i], (sines[i], cosines[i]));
                 (x[i], x_dot[i]) = (state.x, state.x_dot);
                 (theta[i], theta_dot[i]) = (state.theta, state.theta_dot);
                 columns.observe(i, state.observation());

@@ -10,7 +10,6 @@ use pulp::{Arch, Simd, WithSimd};
 use tensordict::Element;
 use windrow_slab::{Key, Rows, RowsMut};
 
-use super::sines::{Exact, Fast, ManySines, Math};
 use super::space::OBSERVATION;
 use crate::{AtOnce, Env, Outcomes};
 
@@ -55,11 +54,8 @@ pub(super) trait Physics<const N: usize, const M: usize>: Env + Sized {
     /// Takes the state after a step.
     fn keep(&mut self, state: [f64; N]);
 
-    /// How its sines are computed.
-    fn math(&self) -> Math;
-
-    /// One step of all, with the [`math`](Self::math) of all.
-    fn advance<T: ManySines, const L: usize>(math: T, columns: &mut Columns<N, M, L>);
+    /// One step of all.
+    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<N, M, L>);
 }
 
 /// States, actions and results of `L` environments in one step, in this order: vectors that begin
@@ -102,27 +98,19 @@ struct Block<const N: usize>([[f64; WIDE]; N]);
 /// The states of a number of environments.
 struct Blocks<E, const N: usize, const M: usize> {
     states: Vec<Block<N>>,
-    math: Math,
     of: PhantomData<fn() -> E>,
 }
 
-/// Columns for the states of `envs`. `None` if they gain nothing, or if only some of `envs` have
-/// fast math.
-pub(super) fn at_once<'a, E, const N: usize, const M: usize>(
-    mut envs: impl ExactSizeIterator<Item = &'a E>,
-) -> Option<Box<dyn AtOnce<E>>>
+/// Columns for the states of `count` environments; `None` if they gain nothing.
+pub(super) fn at_once<E, const N: usize, const M: usize>(count: usize) -> Option<Box<dyn AtOnce<E>>>
 where
     E: Physics<N, M> + 'static,
 {
-    let count = envs.len();
-    let math = envs.next()?.math();
-    let is_alike = envs.all(|env| env.math() == math);
-    if count < FEW || !is_alike || !Arch::new().dispatch(HasVectors) {
+    if count < FEW || !Arch::new().dispatch(HasVectors) {
         return None;
     }
     Some(Box::new(Blocks::<E, N, M> {
         states: vec![Block([[0.0; WIDE]; N]); count.div_ceil(WIDE)],
-        math,
         of: PhantomData,
     }))
 }
@@ -162,42 +150,31 @@ where
             return 0;
         };
         let (rows, _) = obs.as_chunks_mut();
-        let (states, arch) = (&mut *self.states, Arch::new());
-        // Compiled by itself, neither is slower for the other.
-        match self.math {
-            Math::Exact => arch.dispatch(Step::<E, false, N, M> {
-                states,
-                actions,
-                rows,
-                outcomes,
-            }),
-            Math::Fast => arch.dispatch(Step::<E, true, N, M> {
-                states,
-                actions,
-                rows,
-                outcomes,
-            }),
-        }
+        Arch::new().dispatch(Step::<E, N, M> {
+            states: &mut self.states,
+            actions,
+            rows,
+            outcomes,
+        })
     }
 
     fn copied(&self) -> Box<dyn AtOnce<E>> {
         Box::new(Self {
             states: self.states.clone(),
-            math: self.math,
             of: PhantomData,
         })
     }
 }
 
 /// The arguments of a step.
-struct Step<'a, E: Physics<N, M>, const FAST: bool, const N: usize, const M: usize> {
+struct Step<'a, E: Physics<N, M>, const N: usize, const M: usize> {
     states: &'a mut [Block<N>],
     actions: &'a [E::Action],
     rows: &'a mut [[f32; M]],
     outcomes: Outcomes<'a>,
 }
 
-impl<E, const FAST: bool, const N: usize, const M: usize> WithSimd for Step<'_, E, FAST, N, M>
+impl<E, const N: usize, const M: usize> WithSimd for Step<'_, E, N, M>
 where
     E: Physics<N, M>,
 {
@@ -205,33 +182,30 @@ where
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> usize {
-        match FAST {
-            true => self.step(Fast),
-            false => self.step(Exact(simd)),
-        }
+        self.step(simd)
     }
 }
 
-impl<E, const FAST: bool, const N: usize, const M: usize> Step<'_, E, FAST, N, M>
+impl<E, const N: usize, const M: usize> Step<'_, E, N, M>
 where
     E: Physics<N, M>,
 {
     /// Steps environments from the first one on, and returns how many.
     #[inline(always)]
-    fn step(mut self, math: impl ManySines) -> usize {
+    fn step(mut self, simd: impl Simd) -> usize {
         let all = self.actions.len();
         let mut stepped = 0;
         if all > NARROW {
             let mut columns = Columns::<N, M, WIDE>::new();
             while all - stepped > NARROW {
-                match self.step_block(math, stepped, &mut columns) {
+                match self.step_block(simd, stepped, &mut columns) {
                     0 => break,
                     count => stepped += count,
                 }
             }
         }
         if (1..=NARROW).contains(&(all - stepped)) {
-            stepped += self.step_block(math, stepped, &mut Columns::<N, M, NARROW>::new());
+            stepped += self.step_block(simd, stepped, &mut Columns::<N, M, NARROW>::new());
         }
         // All at once, since each block would do it by a call.
         self.outcomes.truncated[..stepped].fill(false);
@@ -244,7 +218,7 @@ where
     #[inline(always)]
     fn step_block<const L: usize>(
         &mut self,
-        math: impl ManySines,
+        simd: impl Simd,
         first: usize,
         columns: &mut Columns<N, M, L>,
     ) -> usize {
@@ -268,7 +242,7 @@ where
                 column[i] = column[0];
             }
         }
-        E::advance(math, columns);
+        E::advance(simd, columns);
         copy_columns(&columns.state, state);
         let Outcomes {
             reward, terminated, ..
@@ -468,51 +442,6 @@ mod tests {
     #[test]
     fn acrobots_step_alike_at_once_and_one_after_the_other() {
         assert_alike(1_100, Acrobot::v1);
-    }
-
-    #[test]
-    fn fast_math_steps_alike_at_once_and_one_after_the_other() {
-        assert_alike(500, || TimeLimit::of(CartPole::new().with_fast_math(), 30));
-        assert_alike(500, || TimeLimit::of(Pendulum::new().with_fast_math(), 90));
-        assert_alike(500, || {
-            TimeLimit::of(MountainCar::new().with_fast_math(), 90)
-        });
-        assert_alike(500, || {
-            TimeLimit::of(MountainCarContinuous::new().with_fast_math(), 90)
-        });
-        assert_alike(500, || TimeLimit::of(Acrobot::new().with_fast_math(), 90));
-    }
-
-    #[test]
-    fn fast_math_is_that_of_each_environment() {
-        let made = |is_fast: fn(usize) -> bool| {
-            let mut stepped = Stepped::new(12, CartPole::new);
-            let envs = (0..12).map(|i| match is_fast(i) {
-                true => CartPole::new().with_fast_math(),
-                false => CartPole::new(),
-            });
-            stepped.envs = Serial::new(envs.collect()).unwrap();
-            stepped.reset();
-            stepped
-        };
-        let mut exact = made(|_| false);
-        let [mut mixed, mut each] = [(); 2].map(|()| made(|i| i > 5));
-        let mut fast = made(|_| true);
-        for step in 0..400 {
-            for (stepped, at_once) in [
-                (&mut exact, true),
-                (&mut mixed, true),
-                (&mut each, false),
-                (&mut fast, true),
-            ] {
-                stepped.draw(&mut NumpyRng::new(step));
-                stepped.step(at_once).unwrap();
-            }
-        }
-        let seen = mixed.seen();
-        assert_eq!(seen, each.seen());
-        assert_ne!(seen, exact.seen());
-        assert_ne!(seen, fast.seen());
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! Sine and cosine of many angles at once, with the bits of `libm`, and [faster ones](polynomials)
-//! of other bits.
+//! Sine and cosine of many angles at once, with the bits of `libm`.
 //!
 //! Vector instructions compute both with a dozen digits to spare, and the distance to the number
 //! between two neighbours where rounding changes. The GNU library errs little more than half a unit
@@ -10,7 +9,6 @@
 use pulp::Simd;
 
 use super::columns::each;
-use crate::{EnvError, StateVisitor};
 
 /// Largest errors of the GNU library since 2.28 in the two series, in units in the last place, as
 /// its source states them. It adds a number of less than 2⁻⁸, rounded two or three times, to one of
@@ -35,8 +33,6 @@ const NEAR_SMALL: [f64; 2] = [1.0 - LIBM[0] - OWN_SMALL[0], 1.0 - LIBM[1] - OWN_
 const NEAR_TINY: [f64; 2] = [1.0 - LIBM_TINY - OWN_TINY[0], 1.0 - LIBM[1] - OWN_TINY[1]];
 /// Beyond it, the quarter turns have too many digits.
 const MAX_ANGLE: f64 = 4096.0;
-/// Angles below it, which is less than an eighth of a turn, have no quarter turn.
-const EIGHTH: f64 = 0.78;
 /// Below it, what is left of an angle has too few digits.
 const MIN_REST: f64 = 1e-6;
 
@@ -76,83 +72,16 @@ const COSINE: [f64; 7] = [
     -1.0 / 6_402_373_705_728_000.0,
 ];
 
-/// Coefficients of [`polynomials`], from the third and the fourth power on, which err least in the
-/// last place within an eighth of a turn.
-const FAST_SINE: [f64; 6] = [
-    -0.166_666_666_666_666_3,
-    0.008_333_333_333_322_108,
-    -0.000_198_412_698_295_801_77,
-    2.755_731_361_802_090_5e-6,
-    -2.505_074_721_871_669_8e-8,
-    1.589_619_766_436_367_5e-10,
-];
-const FAST_COSINE: [f64; 6] = [
-    0.041_666_666_666_666_6,
-    -0.001_388_888_888_887_412_5,
-    2.480_158_728_948_217_4e-5,
-    -2.755_731_435_232_828_6e-7,
-    2.087_572_327_250_189_7e-9,
-    -1.135_964_776_172_529_5e-11,
-];
-
-/// How an environment computes sines, cosines and quotients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Math {
-    /// As `libm`.
-    Exact,
-    /// By [`polynomials`] and products.
-    Fast,
-}
-
-impl Math {
-    /// Has the state of an environment with other arithmetic refused, since it would go on with
-    /// other bits.
-    pub(super) fn visit_state(self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
-        state.section(match self {
-            Self::Exact => "exact arithmetic",
-            Self::Fast => "fast_math",
-        })
-    }
-
-    /// Sine and cosine of `angle` (radians).
-    #[inline(always)]
-    pub(super) fn sin_cos(self, angle: f64) -> (f64, f64) {
-        match self {
-            Self::Fast if !is_far(angle) => polynomials(angle),
-            Self::Exact if STATES_ERRORS & is_small(angle) => {
-                let (sine, cosine) = small_sin_cos_of(angle);
-                match sine.is_sure & cosine.is_sure {
-                    true => (sine.value, cosine.value),
-                    false => angle.sin_cos(),
-                }
-            }
-            _ => angle.sin_cos(),
-        }
-    }
-
-    /// `number / divisor`, which is best a constant.
-    #[inline(always)]
-    pub(super) fn divided(self, number: f64, divisor: f64) -> f64 {
-        match self {
-            Self::Exact => number / divisor,
-            Self::Fast => number * (1.0 / divisor),
-        }
-    }
-
-    /// Cosine of `angle` (radians).
-    #[inline(always)]
-    pub(super) fn cos(self, angle: f64) -> f64 {
-        match self {
-            Self::Exact => angle.cos(),
-            Self::Fast => self.sin_cos(angle).1,
-        }
-    }
-}
-
-/// Whether `angle` has too many quarter turns.
+/// Sine and cosine of `angle` (radians): what [`f64::sin_cos`] returns.
 #[inline(always)]
-fn is_far(angle: f64) -> bool {
-    angle.abs() >= MAX_ANGLE
+pub(super) fn sin_cos(angle: f64) -> (f64, f64) {
+    if STATES_ERRORS & is_small(angle) {
+        let (sine, cosine) = small_sin_cos_of(angle);
+        if sine.is_sure & cosine.is_sure {
+            return (sine.value, cosine.value);
+        }
+    }
+    angle.sin_cos()
 }
 
 /// Whether `angle` is between 0, whose sign [`small_sin_cos_of`] loses, and [`SMALL`].
@@ -161,133 +90,12 @@ fn is_small(angle: f64) -> bool {
     angle.abs().to_bits().wrapping_sub(1) < SMALL.to_bits() - 1
 }
 
-/// [`Math`] of many angles at once.
-pub(super) trait ManySines: Copy {
-    /// That of one.
-    const ONE: Math;
-
-    /// Sines and cosines of `angles` (radians): what [`Math::sin_cos`] returns for each.
-    fn sin_cos<const N: usize>(self, angles: &[f64; N]) -> ([f64; N], [f64; N]);
-
-    /// Cosines of `angles` (radians): what [`Math::cos`] returns for each.
-    fn cos<const N: usize>(self, angles: &[f64; N]) -> [f64; N] {
-        self.sin_cos(angles).1
-    }
-}
-
-/// [`Math::Exact`] by vector instructions.
-#[derive(Clone, Copy)]
-pub(super) struct Exact<S>(pub(super) S);
-
-/// [`Math::Fast`].
-#[derive(Clone, Copy)]
-pub(super) struct Fast;
-
-impl<S: Simd> ManySines for Exact<S> {
-    const ONE: Math = Math::Exact;
-
-    #[inline(always)]
-    fn sin_cos<const N: usize>(self, angles: &[f64; N]) -> ([f64; N], [f64; N]) {
-        sin_cos(self.0, angles)
-    }
-
-    #[inline(always)]
-    fn cos<const N: usize>(self, angles: &[f64; N]) -> [f64; N] {
-        cos(self.0, angles)
-    }
-}
-
-impl ManySines for Fast {
-    const ONE: Math = Math::Fast;
-
-    #[inline(always)]
-    fn sin_cos<const N: usize>(self, angles: &[f64; N]) -> ([f64; N], [f64; N]) {
-        let (mut sines, mut cosines) = ([0.0; N], [0.0; N]);
-        let (mut below, mut far) = (u64::MAX, [0; N]);
-        // A difference of bits is negative where the angle is less.
-        each::<N>(
-            #[inline(always)]
-            |i| below &= angles[i].abs().to_bits().wrapping_sub(EIGHTH.to_bits()),
-        );
-        if below.cast_signed() < 0 {
-            each::<N>(
-                #[inline(always)]
-                |i| (sines[i], cosines[i]) = near_polynomials(angles[i]),
-            );
-            return (sines, cosines);
-        }
-        each::<N>(
-            #[inline(always)]
-            |i| {
-                (sines[i], cosines[i]) = polynomials(angles[i]);
-                far[i] = u8::from(is_far(angles[i]));
-            },
-        );
-        for_each(&far, |i| (sines[i], cosines[i]) = angles[i].sin_cos());
-        (sines, cosines)
-    }
-}
-
-/// Sine and cosine of an `angle` of less than [`MAX_ANGLE`], which err by less than one unit in the
-/// last place: by 0.89 at most for 300,000 angles. No multiplication and addition are fused, so
-/// that all machines compute the same bits, with vectors and without.
-#[inline(always)]
-fn polynomials(angle: f64) -> (f64, f64) {
-    let turned = angle * std::f64::consts::FRAC_2_PI + TO_INTEGER;
-    let (quarters, count) = (turned - TO_INTEGER, turned.to_bits());
-    let coarse = angle - quarters * QUARTER[0];
-    let fine = quarters * QUARTER[1];
-    let x = coarse - fine;
-    let x_rest = ((coarse - x) - fine) - quarters * QUARTER[2];
-    let z = x * x;
-    let w = z * z;
-    let sine = x + (x * z * polynomial(z, w, FAST_SINE) + x_rest);
-    // 1 - z/2, and what rounding takes from it.
-    let half = 0.5 * z;
-    let first = 1.0 - half;
-    let rest = (1.0 - first) - half;
-    let cosine = first + (rest + (w * polynomial(z, w, FAST_COSINE) - x * x_rest));
-    turned_by(count, sine, cosine)
-}
-
-/// [`polynomials`] of an `angle` of less than [`EIGHTH`], which is what it would be without quarter
-/// turns.
-#[inline(always)]
-fn near_polynomials(angle: f64) -> (f64, f64) {
-    let z = angle * angle;
-    let w = z * z;
-    // The sum with 0.0 loses the sign of -0.0, as the other does.
-    let sine = angle + (angle * z * polynomial(z, w, FAST_SINE) + 0.0);
-    let half = 0.5 * z;
-    let first = 1.0 - half;
-    let rest = (1.0 - first) - half;
-    (sine, first + (rest + w * polynomial(z, w, FAST_COSINE)))
-}
-
-/// Sine and cosine of an angle `quarters` quarter turns farther than that of `sine` and `cosine`.
-#[inline(always)]
-fn turned_by(quarters: u64, sine: f64, cosine: f64) -> (f64, f64) {
-    let (sine, cosine) = match quarters & 1 {
-        0 => (sine, cosine),
-        _ => (cosine, sine),
-    };
-    let sign = |quarters: u64| (quarters & 2) << 62;
-    (
-        f64::from_bits(sine.to_bits() ^ sign(quarters)),
-        f64::from_bits(cosine.to_bits() ^ sign(quarters.wrapping_add(1))),
-    )
-}
-
-/// As [`series`], with roundings between multiplications and additions. `w` is the second power of
-/// `z`: pairs of terms, which wait for one another less than one term after the other.
-#[inline(always)]
-fn polynomial(z: f64, w: f64, [a, b, c, d, e, f]: [f64; 6]) -> f64 {
-    ((a + b * z) + (c + d * z) * w) + (e + f * z) * (w * w)
-}
-
 /// Sines and cosines of `angles` (radians): what [`f64::sin_cos`] returns for each.
 #[inline(always)]
-fn sin_cos<S: Simd, const N: usize>(_: S, angles: &[f64; N]) -> ([f64; N], [f64; N]) {
+pub(super) fn sin_cos_each<S: Simd, const N: usize>(
+    _: S,
+    angles: &[f64; N],
+) -> ([f64; N], [f64; N]) {
     let (mut sines, mut cosines) = ([0.0; N], [0.0; N]);
     if !has_bound::<S>() {
         for ((angle, sine), cosine) in angles.iter().zip(&mut sines).zip(&mut cosines) {
@@ -310,7 +118,7 @@ fn sin_cos<S: Simd, const N: usize>(_: S, angles: &[f64; N]) -> ([f64; N], [f64;
 
 /// Cosines of `angles` (radians): what [`f64::cos`] returns for each.
 #[inline(always)]
-fn cos<S: Simd, const N: usize>(_: S, angles: &[f64; N]) -> [f64; N] {
+pub(super) fn cos_each<S: Simd, const N: usize>(_: S, angles: &[f64; N]) -> [f64; N] {
     if !has_bound::<S>() {
         return angles.map(f64::cos);
     }
@@ -486,8 +294,8 @@ mod tests {
 
         #[inline(always)]
         fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
-            let (sines, cosines) = sin_cos(simd, self.0);
-            [sines, cosines, cos(simd, self.0)]
+            let (sines, cosines) = sin_cos_each(simd, self.0);
+            [sines, cosines, cos_each(simd, self.0)]
         }
     }
 
@@ -497,7 +305,7 @@ mod tests {
             let (sine, cosine) = angle.sin_cos();
             let got = columns.map(|column| column[i].to_bits());
             assert_eq!(got, [sine, cosine, cosine].map(f64::to_bits), "{angle:e}");
-            let (alone, alone_cosine) = Math::Exact.sin_cos(angle);
+            let (alone, alone_cosine) = sin_cos(angle);
             assert_eq!(
                 [alone, alone_cosine].map(f64::to_bits),
                 [sine, cosine].map(f64::to_bits),
@@ -534,62 +342,6 @@ mod tests {
                 edge * (1.0 + (i as f64 - 8.0) * 1e-16)
             }));
         }
-    }
-
-    /// Asserts that fast sines and cosines differ from the library's by one unit in the last place
-    /// at most, and that many of them at once are those of each; returns how many differ.
-    fn assert_near_libm(angles: [f64; WIDTH]) -> usize {
-        let many = Fast.sin_cos(&angles);
-        let mut differ = 0;
-        for (i, angle) in angles.into_iter().enumerate() {
-            let fast = Math::Fast.sin_cos(angle);
-            assert_eq!(fast.0.to_bits(), many.0[i].to_bits());
-            assert_eq!(fast.1.to_bits(), many.1[i].to_bits());
-            let exact = angle.sin_cos();
-            for (fast, exact) in [(fast.0, exact.0), (fast.1, exact.1)] {
-                let units = fast.to_bits().abs_diff(exact.to_bits());
-                assert!(units <= 1 || fast == exact, "{angle:e}: {units}");
-                differ += usize::from(units == 1);
-            }
-        }
-        differ
-    }
-
-    #[test]
-    fn fast_sines_are_within_a_unit_of_those_of_libm() {
-        let mut rng = NumpyRng::new(6);
-        for largest in [1e-300, 1e-9, 1e-3, 0.21, 0.8, 3.2, 60.0, 4e3, 1e5, 1e300] {
-            let angles = (0..5_000).map(|_| assert_near_libm(rng.uniform_array(-largest, largest)));
-            let share = angles.sum::<usize>() as f64 / (5_000 * 2 * WIDTH) as f64;
-            assert!(share < 0.1, "{largest}: {share}");
-        }
-        for quarters in 0..2_600 {
-            let quarter = f64::from(quarters) * std::f64::consts::FRAC_PI_2;
-            let near = std::array::from_fn(|i| quarter * (1.0 + (i as f64 - 8.0) * 1e-16));
-            assert_near_libm(near);
-            assert_near_libm(near.map(|angle| -angle + 1e-6));
-        }
-        let mut edges = [0.0, -0.0, 4e300, 1.0, -1.0, 4096.0, 5e-324, 1e-6].repeat(2);
-        edges[15] = f64::MAX;
-        assert_near_libm(edges.try_into().unwrap());
-        // Without quarter turns in any of them.
-        let near = [
-            0.0,
-            -0.0,
-            EIGHTH.next_down(),
-            0.5,
-            5e-324,
-            1e-160,
-            1e-8,
-            0.3,
-        ];
-        assert_near_libm(
-            [near, near.map(|angle| -angle)]
-                .concat()
-                .try_into()
-                .unwrap(),
-        );
-        assert!(Math::Fast.cos(f64::NAN).is_nan() & Math::Fast.cos(f64::INFINITY).is_nan());
     }
 
     #[test]

@@ -1,11 +1,12 @@
 use std::sync::Arc;
 
+use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut};
 
 use super::columns::{Columns, Physics, at_once, column, each};
 use super::mountain_car::{GRAVITY, MAX_POSITION, MAX_SPEED, MIN_POSITION, observation_space};
-use super::sines::{ManySines, Math};
+use super::sines::cos_each;
 use super::space::{OBSERVATION, interval, number, visit_motion};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, StateVisitor, TimeLimit};
 
@@ -31,7 +32,6 @@ const REACH: [f64; 2] = [-MIN_POSITION as f32 as f64, MAX_SPEED as f32 as f64];
 #[derive(Debug, Clone)]
 pub struct MountainCarContinuous {
     state: Option<CarState>,
-    math: Math,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
 }
@@ -57,7 +57,6 @@ impl MountainCarContinuous {
         let action = interval([-MAX_ACTION], [MAX_ACTION]);
         Self {
             state: None,
-            math: Math::Exact,
             rng: EnvRng::new(),
             spec: Arc::new(EnvSpec::new(
                 "MountainCarContinuous-v0",
@@ -72,15 +71,6 @@ impl MountainCarContinuous {
     pub fn v0() -> TimeLimit<Self> {
         TimeLimit::of(Self::new(), 999)
     }
-
-    /// With sines by polynomials, which is faster for several environments in lockstep. They err by
-    /// less than one unit in the last place, where those of the GNU C library err by 0.52: episodes
-    /// equal Gymnasium's no longer. The sines are the same on all machines.
-    #[must_use]
-    pub fn with_fast_math(mut self) -> Self {
-        self.math = Math::Fast;
-        self
-    }
 }
 
 impl Default for MountainCarContinuous {
@@ -91,15 +81,15 @@ impl Default for MountainCarContinuous {
 
 impl CarState {
     #[inline(always)]
-    fn advance(self, action: f32, math: Math) -> Landing {
+    fn advance(self, action: f32) -> Landing {
         let [position, velocity] = self.numbers();
         match self {
             Self::Fresh { .. } => {
-                let cosine = math.cos(3.0 * position);
+                let cosine = (3.0 * position).cos();
                 advance([position, velocity], action, cosine, |exact| exact)
             }
             Self::Moved { .. } => {
-                let cosine = math.cos(narrow(3.0 * position));
+                let cosine = narrow(3.0 * position).cos();
                 advance([position, velocity], action, cosine, narrow)
             }
         }
@@ -176,7 +166,7 @@ impl Env for MountainCarContinuous {
         let Some(state) = &mut self.state else {
             return Err(EnvError::NotReset);
         };
-        let landing = state.advance(action, self.math);
+        let landing = state.advance(action);
         let (position, velocity) = (landing.position as f32, landing.velocity as f32);
         *state = CarState::Moved { position, velocity };
         obs.write(OBSERVATION, &[position, velocity])?;
@@ -190,11 +180,10 @@ impl Env for MountainCarContinuous {
     fn at_once<'a>(
         envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
     ) -> Option<Box<dyn AtOnce<Self>>> {
-        at_once(envs)
+        at_once(envs.len())
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
-        self.math.visit_state(state)?;
         let reach = (self.spec.id.as_str(), REACH);
         visit_motion(state, reach, &mut self.state, CarState::numbers)?;
         state.value(&mut self.rng)
@@ -229,12 +218,8 @@ impl Physics<3, 2> for MountainCarContinuous {
         });
     }
 
-    fn math(&self) -> Math {
-        self.math
-    }
-
     #[inline(always)]
-    fn advance<T: ManySines, const L: usize>(math: T, columns: &mut Columns<3, 2, L>) {
+    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<3, 2, L>) {
         let [position, velocity, fresh] = columns.state;
         let round = |i: usize, exact: f64| match fresh[i] > 0.0 {
             true => exact,
@@ -244,7 +229,7 @@ impl Physics<3, 2> for MountainCarContinuous {
             #[inline(always)]
             |i| round(i, 3.0 * position[i]),
         );
-        let cosines = math.cos(&angles);
+        let cosines = cos_each(simd, &angles);
         each::<L>(
             #[inline(always)]
             |i| {

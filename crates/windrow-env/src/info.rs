@@ -1,36 +1,10 @@
-//! Entries of Gymnasium's `info`, which native environments observe where they are asked to.
-
-use windrow_slab::RowMut;
+//! Entries of Gymnasium's `info`, which environments that come with windrow observe where they are
+//! asked to.
 
 use crate::{EnvError, EnvSpec, Spec, SpecError};
 
 /// The name under which environments say which actions are legal.
-pub(super) const ACTION_MASK: &str = "action_mask";
-
-/// The name under which rewards are observed in double precision (`float64`, before they are
-/// rounded), where the argument `info` of an environment has it: those of MuJoCo and of tables,
-/// such as `Taxi-v4`. Gymnasium's `info` has no such entry.
-pub const EXACT_REWARD: &str = "exact_reward";
-
-/// Lets `spec` observe the entries `wanted` of those that the environment has, `known`. Gives for
-/// each of these the leaf that it is observed as.
-///
-/// # Errors
-/// As [`find`].
-pub(super) fn observe<const N: usize>(
-    spec: &mut EnvSpec,
-    wanted: &[String],
-    known: &[(&str, Spec); N],
-) -> Result<[Option<usize>; N], EnvError> {
-    let found = find(&spec.id, wanted, &known.each_ref().map(|(name, _)| *name))?;
-    let specs = found.iter().map(|&entry| known[entry].1.clone());
-    let first = append(spec, wanted.iter().cloned().zip(specs).collect());
-    let mut leaves = [None; N];
-    for (leaf, entry) in (first..).zip(found) {
-        leaves[entry] = Some(leaf);
-    }
-    Ok(leaves)
-}
+pub(crate) const ACTION_MASK: &str = "action_mask";
 
 /// Which of `known` each of the entries `wanted` is, for the environments `id`.
 ///
@@ -77,17 +51,4 @@ pub(crate) fn append(spec: &mut EnvSpec, mut added: Vec<(String, Spec)>) -> usiz
     entries.append(&mut added);
     spec.observation = Spec::Composite(entries);
     own
-}
-
-/// Writes `values` as the entry that is observed as `leaf`, where it is observed.
-#[inline(always)]
-pub(super) fn write<T: tensordict::Element>(
-    obs: &mut RowMut<'_>,
-    leaf: Option<usize>,
-    values: &[T],
-) -> Result<(), EnvError> {
-    match leaf {
-        Some(leaf) => Ok(obs.write(windrow_slab::Key::new(leaf), values)?),
-        None => Ok(()),
-    }
 }

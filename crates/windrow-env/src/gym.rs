@@ -9,19 +9,15 @@ mod blackjack;
 mod cartpole;
 mod cliff_walking;
 mod columns;
+mod entries;
 mod frozen_lake;
-pub(crate) mod info;
 mod mountain_car;
 mod mountain_car_continuous;
-mod numpy_pow;
 mod pendulum;
 mod sines;
 mod space;
 mod tabular;
 mod taxi;
-
-#[cfg(feature = "mujoco")]
-pub(crate) use numpy_pow::square;
 
 pub use acrobot::Acrobot;
 pub use blackjack::Blackjack;
@@ -32,3 +28,7 @@ pub use mountain_car::MountainCar;
 pub use mountain_car_continuous::MountainCarContinuous;
 pub use pendulum::Pendulum;
 pub use taxi::Taxi;
+
+pub(crate) use entries::entries;
+#[cfg(test)]
+pub(crate) use entries::ids;

@@ -2,11 +2,12 @@ use std::f64::consts::{PI, TAU};
 use std::hint::black_box;
 use std::sync::Arc;
 
+use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut};
 
 use super::columns::{Columns, Physics, at_once, each};
-use super::sines::{ManySines, Math};
+use super::sines::{sin_cos, sin_cos_each};
 use super::space::{OBSERVATION, interval, number, visit_motion};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, StateVisitor, TimeLimit};
 
@@ -35,7 +36,6 @@ const REACH: [f64; 2] = [f64::MAX, MAX_SPEED];
 #[derive(Debug, Clone)]
 pub struct Pendulum {
     state: Option<PendulumState>,
-    math: Math,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
 }
@@ -55,7 +55,6 @@ impl Pendulum {
         let action = interval([-MAX_TORQUE], [MAX_TORQUE]);
         Self {
             state: None,
-            math: Math::Exact,
             rng: EnvRng::new(),
             spec: Arc::new(EnvSpec::new("Pendulum-v1", observation, action)),
         }
@@ -65,15 +64,6 @@ impl Pendulum {
     #[must_use]
     pub fn v1() -> TimeLimit<Self> {
         TimeLimit::of(Self::new(), 200)
-    }
-
-    /// With sines by polynomials, which is faster for several environments in lockstep. They err by
-    /// less than one unit in the last place, where those of the GNU C library err by 0.52: episodes
-    /// equal Gymnasium's no longer. The sines are the same on all machines.
-    #[must_use]
-    pub fn with_fast_math(mut self) -> Self {
-        self.math = Math::Fast;
-        self
     }
 }
 
@@ -158,10 +148,7 @@ impl Env for Pendulum {
             theta_dot: rng.uniform(-1.0, 1.0),
         };
         self.state = Some(state);
-        Ok(obs.write(
-            OBSERVATION,
-            &state.observation(self.math.sin_cos(state.theta)),
-        )?)
+        Ok(obs.write(OBSERVATION, &state.observation(sin_cos(state.theta)))?)
     }
 
     #[inline(always)]
@@ -171,11 +158,8 @@ impl Env for Pendulum {
             return Err(EnvError::NotReset);
         };
         let reward = -state.cost(wrapped(state.theta), effort(torque)) as f32;
-        *state = state.advance(torque, self.math.sin_cos(state.theta).0);
-        obs.write(
-            OBSERVATION,
-            &state.observation(self.math.sin_cos(state.theta)),
-        )?;
+        *state = state.advance(torque, sin_cos(state.theta).0);
+        obs.write(OBSERVATION, &state.observation(sin_cos(state.theta)))?;
         Ok(Outcome {
             reward,
             terminated: false,
@@ -186,11 +170,10 @@ impl Env for Pendulum {
     fn at_once<'a>(
         envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
     ) -> Option<Box<dyn AtOnce<Self>>> {
-        at_once(envs)
+        at_once(envs.len())
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
-        self.math.visit_state(state)?;
         let reach = (self.spec.id.as_str(), REACH);
         visit_motion(state, reach, &mut self.state, |rod| {
             [rod.theta, rod.theta_dot]
@@ -218,13 +201,9 @@ impl Physics<2, 3> for Pendulum {
         self.state = Some(PendulumState { theta, theta_dot });
     }
 
-    fn math(&self) -> Math {
-        self.math
-    }
-
     #[inline(always)]
-    fn advance<T: ManySines, const L: usize>(math: T, columns: &mut Columns<2, 3, L>) {
-        let (sines, _) = math.sin_cos(&columns.state[0]);
+    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<2, 3, L>) {
+        let (sines, _) = sin_cos_each(simd, &columns.state[0]);
         let state = |theta: f64, theta_dot: f64| PendulumState { theta, theta_dot };
         each::<L>(
             #[inline(always)]
@@ -237,7 +216,7 @@ impl Physics<2, 3> for Pendulum {
                 (columns.state[0][i], columns.state[1][i]) = (after.theta, after.theta_dot);
             },
         );
-        let (sines, cosines) = math.sin_cos(&columns.state[0]);
+        let (sines, cosines) = sin_cos_each(simd, &columns.state[0]);
         each::<L>(
             #[inline(always)]
             |i| {

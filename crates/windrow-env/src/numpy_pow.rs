@@ -1,8 +1,5 @@
 use std::hint::black_box;
 
-use super::columns::each;
-use super::sines::for_each;
-
 /// `x**2` as NumPy computes it for a single number: by `libm`'s `pow`, whose last bit now and then
 /// is not that of the product.
 ///
@@ -18,30 +15,16 @@ pub(crate) fn square(x: f64) -> f64 {
     }
 }
 
-/// The squares of many numbers, each as [`square`] computes it.
+/// The square of `x` by `libm`'s `pow`.
 #[inline(always)]
-pub(super) fn squares<const N: usize>(numbers: &[f64; N]) -> [f64; N] {
-    let (mut squares, mut unsure) = ([0.0; N], [0; N]);
-    each::<N>(
-        #[inline(always)]
-        |i| {
-            squares[i] = numbers[i] * numbers[i];
-            unsure[i] = u8::from(!is_square(numbers[i], squares[i]));
-        },
-    );
-    for_each::<N>(&unsure, |i| squares[i] = by_libm(numbers[i]));
-    squares
-}
-
-#[inline(always)]
-fn by_libm(x: f64) -> f64 {
+pub(crate) fn by_libm(x: f64) -> f64 {
     // Without the box the compiler makes it a product again.
     x.powf(black_box(2.0))
 }
 
 /// Whether `pow` must return `product`, which is that of `x` and `x`.
 #[inline(always)]
-fn is_square(x: f64, product: f64) -> bool {
+pub(crate) fn is_square(x: f64, product: f64) -> bool {
     /// Of half a unit: beyond it the middle is near. Implementations stay below 0.52 units of
     /// error, this allows 0.525.
     const NEAR: f64 = 0.95;

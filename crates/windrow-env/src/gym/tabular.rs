@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use tensordict::DType;
+use tensordict::{DType, Element};
 use windrow_slab::{Key, Row, RowMut};
 
-use super::info;
 use super::space::index;
 use super::taxi::Fickle;
-use crate::{Env, EnvError, EnvRng, EnvSpec, NumpyRng, Outcome, Spec, StateVisitor};
+use crate::{
+    EXACT_REWARD, Env, EnvError, EnvRng, EnvSpec, NumpyRng, Outcome, Spec, StateVisitor, info,
+};
 
 /// One of the ways that a step can go.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -91,16 +92,16 @@ impl Table {
         let observation = Spec::discrete(self.begins.len());
         let mut spec = EnvSpec::new(id, observation, Spec::discrete(self.actions));
         let number = || Spec::unbounded(DType::F64, []);
-        let (chance, exact) = (("prob", number()), (info::EXACT_REWARD, number()));
+        let (chance, exact) = (("prob", number()), (EXACT_REWARD, number()));
         let (chance, exact, mask) = match self.masks.is_empty() {
             true => {
-                let [chance, exact] = info::observe(&mut spec, wanted, &[chance, exact])?;
+                let [chance, exact] = observe(&mut spec, wanted, &[chance, exact])?;
                 (chance, exact, None)
             }
             false => {
                 let mask = Spec::unbounded(DType::I8, [self.actions]);
                 let known = [chance, exact, (info::ACTION_MASK, mask)];
-                info::observe(&mut spec, wanted, &known)?.into()
+                observe(&mut spec, wanted, &known)?.into()
             }
         };
         Ok(Tabular {
@@ -183,9 +184,9 @@ impl Tabular {
         obs: &mut RowMut<'_>,
     ) -> Result<(), EnvError> {
         obs.write(Key::new(0), &[state as i64])?;
-        info::write(obs, self.chance, &[chance])?;
-        info::write(obs, self.exact, &[reward])?;
-        info::write(obs, self.mask, self.table.mask(state))
+        write(obs, self.chance, &[chance])?;
+        write(obs, self.exact, &[reward])?;
+        write(obs, self.mask, self.table.mask(state))
     }
 }
 
@@ -243,6 +244,39 @@ impl Env for Tabular {
             fickle.visit_state(state)?;
         }
         state.value(&mut self.rng)
+    }
+}
+
+/// Lets `spec` observe the entries `wanted` of those that the environment has, `known`. Gives for
+/// each of these the leaf that it is observed as.
+///
+/// # Errors
+/// As [`info::find`].
+fn observe<const N: usize>(
+    spec: &mut EnvSpec,
+    wanted: &[String],
+    known: &[(&str, Spec); N],
+) -> Result<[Option<usize>; N], EnvError> {
+    let found = info::find(&spec.id, wanted, &known.each_ref().map(|(name, _)| *name))?;
+    let specs = found.iter().map(|&entry| known[entry].1.clone());
+    let first = info::append(spec, wanted.iter().cloned().zip(specs).collect());
+    let mut leaves = [None; N];
+    for (leaf, entry) in (first..).zip(found) {
+        leaves[entry] = Some(leaf);
+    }
+    Ok(leaves)
+}
+
+/// Writes `values` as the entry that is observed as `leaf`, where it is observed.
+#[inline(always)]
+fn write<T: Element>(
+    obs: &mut RowMut<'_>,
+    leaf: Option<usize>,
+    values: &[T],
+) -> Result<(), EnvError> {
+    match leaf {
+        Some(leaf) => Ok(obs.write(Key::new(leaf), values)?),
+        None => Ok(()),
     }
 }
 

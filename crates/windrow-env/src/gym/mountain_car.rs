@@ -1,10 +1,11 @@
 use std::sync::Arc;
 
+use pulp::Simd;
 use serde::{Deserialize, Serialize};
 use windrow_slab::{Row, RowMut};
 
 use super::columns::{Columns, Physics, at_once, column, each};
-use super::sines::{ManySines, Math};
+use super::sines::cos_each;
 use super::space::{OBSERVATION, choice, interval, meaning_compared, visit_motion};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
@@ -31,7 +32,6 @@ const REACH: [f64; 2] = [-MIN_POSITION, MAX_SPEED];
 #[derive(Debug, Clone)]
 pub struct MountainCar {
     state: Option<CarState>,
-    math: Math,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
 }
@@ -48,7 +48,6 @@ impl MountainCar {
     pub fn new() -> Self {
         Self {
             state: None,
-            math: Math::Exact,
             rng: EnvRng::new(),
             spec: Arc::new(EnvSpec::new(
                 "MountainCar-v0",
@@ -62,15 +61,6 @@ impl MountainCar {
     #[must_use]
     pub fn v0() -> TimeLimit<Self> {
         TimeLimit::of(Self::new(), 200)
-    }
-
-    /// With sines by polynomials, which is faster for several environments in lockstep. They err by
-    /// less than one unit in the last place, where those of the GNU C library err by 0.52: episodes
-    /// equal Gymnasium's no longer. The sines are the same on all machines.
-    #[must_use]
-    pub fn with_fast_math(mut self) -> Self {
-        self.math = Math::Fast;
-        self
     }
 }
 
@@ -133,7 +123,7 @@ impl Env for MountainCar {
         let Some(state) = &mut self.state else {
             return Err(EnvError::NotReset);
         };
-        *state = state.advance(push, self.math.cos(3.0 * state.position));
+        *state = state.advance(push, (3.0 * state.position).cos());
         obs.write(OBSERVATION, &state.observation())?;
         Ok(Outcome {
             reward: -1.0,
@@ -145,11 +135,10 @@ impl Env for MountainCar {
     fn at_once<'a>(
         envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
     ) -> Option<Box<dyn AtOnce<Self>>> {
-        at_once(envs)
+        at_once(envs.len())
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
-        self.math.visit_state(state)?;
         let reach = (self.spec.id.as_str(), REACH);
         visit_motion(state, reach, &mut self.state, |car| {
             [car.position, car.velocity]
@@ -177,17 +166,13 @@ impl Physics<2, 2> for MountainCar {
         self.state = Some(CarState { position, velocity });
     }
 
-    fn math(&self) -> Math {
-        self.math
-    }
-
     #[inline(always)]
-    fn advance<T: ManySines, const L: usize>(math: T, columns: &mut Columns<2, 2, L>) {
+    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<2, 2, L>) {
         let angles: [f64; L] = column(
             #[inline(always)]
             |i| 3.0 * columns.state[0][i],
         );
-        let cosines = math.cos(&angles);
+        let cosines = cos_each(simd, &angles);
         each::<L>(
             #[inline(always)]
             |i| {

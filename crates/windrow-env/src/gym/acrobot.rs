@@ -1,12 +1,13 @@
 use std::f64::consts::{FRAC_PI_2, PI, TAU};
 use std::sync::Arc;
 
+use pulp::Simd;
 use windrow_slab::{Row, RowMut};
 
 use super::columns::{Columns, Physics, at_once, column, each};
-use super::numpy_pow::{square, squares};
-use super::sines::{ManySines, Math};
+use super::sines::{cos_each, for_each, sin_cos, sin_cos_each};
 use super::space::{OBSERVATION, choice, interval, meaning_compared, visit_motion};
+use crate::numpy_pow::{by_libm, is_square, square};
 use crate::{AtOnce, Env, EnvError, EnvRng, EnvSpec, Outcome, Spec, StateVisitor, TimeLimit};
 
 const GRAVITY: f64 = 9.8;
@@ -36,7 +37,6 @@ const REACH: [f64; 4] = [PI, PI, MAX_SPEEDS[0], MAX_SPEEDS[1]];
 #[derive(Debug, Clone)]
 pub struct Acrobot {
     state: Option<Joints>,
-    math: Math,
     rng: EnvRng,
     spec: Arc<EnvSpec>,
 }
@@ -53,7 +53,6 @@ impl Acrobot {
         let observation = interval(high.map(|bound| -bound), high);
         Self {
             state: None,
-            math: Math::Exact,
             rng: EnvRng::new(),
             spec: Arc::new(EnvSpec::new("Acrobot-v1", observation, Spec::discrete(3))),
         }
@@ -63,15 +62,6 @@ impl Acrobot {
     #[must_use]
     pub fn v1() -> TimeLimit<Self> {
         TimeLimit::of(Self::new(), 500)
-    }
-
-    /// With sines by polynomials, which is faster for several environments in lockstep. They err by
-    /// less than one unit in the last place, where those of the GNU C library err by 0.52: episodes
-    /// equal Gymnasium's no longer. The sines are the same on all machines.
-    #[must_use]
-    pub fn with_fast_math(mut self) -> Self {
-        self.math = Math::Fast;
-        self
     }
 }
 
@@ -93,12 +83,12 @@ struct Parts {
 
 impl Parts {
     #[inline(always)]
-    fn of(state: Joints, math: Math) -> Self {
+    fn of(state: Joints) -> Self {
         let [_, theta2, dtheta1, dtheta2] = state;
-        let second = math.sin_cos(theta2);
+        let second = sin_cos(theta2);
         Self {
             second,
-            level: tilts(state).map(|angle| math.cos(angle)),
+            level: tilts(state).map(f64::cos),
             squares: [square(dtheta1), square(dtheta2), square(coupling(second.1))],
         }
     }
@@ -136,8 +126,8 @@ fn derivative(state: Joints, torque: f64, parts: &Parts) -> Joints {
 
 /// One step of the classic Runge-Kutta method of fourth order.
 #[inline(always)]
-fn advance(state: Joints, torque: f64, math: Math) -> Joints {
-    let slope = |state: Joints| derivative(state, torque, &Parts::of(state, math));
+fn advance(state: Joints, torque: f64) -> Joints {
+    let slope = |state: Joints| derivative(state, torque, &Parts::of(state));
     let k1 = slope(state);
     let k2 = slope(along(state, k1, DT / 2.0));
     let k3 = slope(along(state, k2, DT / 2.0));
@@ -196,11 +186,11 @@ fn gathered<const L: usize>(mut of: impl FnMut(usize) -> Joints) -> ManyJoints<L
 /// As [`derivative`], of many environments.
 #[inline(always)]
 fn derivatives<const L: usize>(
-    math: impl ManySines,
+    simd: impl Simd,
     state: &ManyJoints<L>,
     torque: &[f64; L],
 ) -> ManyJoints<L> {
-    let (sines, cosines) = math.sin_cos(&state[1]);
+    let (sines, cosines) = sin_cos_each(simd, &state[1]);
     let first: [f64; L] = column(
         #[inline(always)]
         |i| tilts(joints(state, i))[0],
@@ -209,7 +199,7 @@ fn derivatives<const L: usize>(
         #[inline(always)]
         |i| tilts(joints(state, i))[1],
     );
-    let level = (math.cos(&first), math.cos(&both));
+    let level = (cos_each(simd, &first), cos_each(simd, &both));
     let couplings: [f64; L] = column(
         #[inline(always)]
         |i| coupling(cosines[i]),
@@ -228,6 +218,21 @@ fn derivatives<const L: usize>(
             derivative(joints(state, i), torque[i], &parts)
         },
     )
+}
+
+/// The squares of many numbers, each as [`square`] computes it.
+#[inline(always)]
+fn squares<const N: usize>(numbers: &[f64; N]) -> [f64; N] {
+    let (mut squares, mut unsure) = ([0.0; N], [0; N]);
+    each::<N>(
+        #[inline(always)]
+        |i| {
+            squares[i] = numbers[i] * numbers[i];
+            unsure[i] = u8::from(!is_square(numbers[i], squares[i]));
+        },
+    );
+    for_each::<N>(&unsure, |i| squares[i] = by_libm(numbers[i]));
+    squares
 }
 
 /// As [`along`], of many environments.
@@ -297,12 +302,12 @@ impl Env for Acrobot {
         let Some(state) = &mut self.state else {
             return Err(EnvError::NotReset);
         };
-        *state = advance(*state, torque, self.math);
+        *state = advance(*state, torque);
         let [theta1, theta2, dtheta1, dtheta2] = *state;
-        let [(sin1, cos1), (sin2, cos2)] = [theta1, theta2].map(|angle| self.math.sin_cos(angle));
+        let [(sin1, cos1), (sin2, cos2)] = [theta1, theta2].map(sin_cos);
         let seen = [cos1, sin1, cos2, sin2, dtheta1, dtheta2];
         obs.write(OBSERVATION, &seen.map(|x| x as f32))?;
-        let (terminated, reward) = ending(cos1, self.math.cos(theta2 + theta1));
+        let (terminated, reward) = ending(cos1, (theta2 + theta1).cos());
         Ok(Outcome {
             reward,
             terminated,
@@ -313,11 +318,10 @@ impl Env for Acrobot {
     fn at_once<'a>(
         envs: impl ExactSizeIterator<Item = &'a Self> + Clone,
     ) -> Option<Box<dyn AtOnce<Self>>> {
-        at_once(envs)
+        at_once(envs.len())
     }
 
     fn visit_state(&mut self, state: &mut StateVisitor<'_>) -> Result<(), EnvError> {
-        self.math.visit_state(state)?;
         let reach = (self.spec.id.as_str(), REACH);
         visit_motion(state, reach, &mut self.state, |joints| joints)?;
         state.value(&mut self.rng)
@@ -342,17 +346,13 @@ impl Physics<4, 6> for Acrobot {
         self.state = Some(state);
     }
 
-    fn math(&self) -> Math {
-        self.math
-    }
-
     #[inline(always)]
-    fn advance<T: ManySines, const L: usize>(math: T, columns: &mut Columns<4, 6, L>) {
+    fn advance<S: Simd, const L: usize>(simd: S, columns: &mut Columns<4, 6, L>) {
         let (start, torque) = (columns.state, columns.action);
-        let k1 = derivatives(math, &start, &torque);
-        let k2 = derivatives(math, &later(&start, &k1, DT / 2.0), &torque);
-        let k3 = derivatives(math, &later(&start, &k2, DT / 2.0), &torque);
-        let k4 = derivatives(math, &later(&start, &k3, DT), &torque);
+        let k1 = derivatives(simd, &start, &torque);
+        let k2 = derivatives(simd, &later(&start, &k1, DT / 2.0), &torque);
+        let k3 = derivatives(simd, &later(&start, &k2, DT / 2.0), &torque);
+        let k4 = derivatives(simd, &later(&start, &k3, DT), &torque);
         let end: ManyJoints<L> = gathered(
             #[inline(always)]
             |i| {
@@ -370,12 +370,12 @@ impl Physics<4, 6> for Acrobot {
             |i| bounded(joints(&end, i)),
         );
         let [theta1, theta2, dtheta1, dtheta2] = columns.state;
-        let (first, second) = (math.sin_cos(&theta1), math.sin_cos(&theta2));
+        let (first, second) = (sin_cos_each(simd, &theta1), sin_cos_each(simd, &theta2));
         let both: [f64; L] = column(
             #[inline(always)]
             |i| theta2[i] + theta1[i],
         );
-        let both = math.cos(&both);
+        let both = cos_each(simd, &both);
         each::<L>(
             #[inline(always)]
             |i| {

@@ -76,6 +76,8 @@ pub(super) fn visit_motion<S: Copy + Serialize + DeserializeOwned, const N: usiz
     state: &mut Option<S>,
     numbers: impl Fn(S) -> [f64; N],
 ) -> Result<(), EnvError> {
+    // States name their arithmetic: some were written by a faster one, whose bits differ.
+    visitor.section("exact arithmetic")?;
     visitor.checked(state, |loaded| {
         let Some(got) = loaded.map(numbers) else {
             return Ok(());
@@ -109,5 +111,22 @@ fn not_a_number(action: f32, bound: f32) -> EnvError {
             -bound
         ),
         got: action.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{CartPole, Env, StateVisitor};
+
+    #[test]
+    fn a_state_of_other_arithmetic_is_refused() {
+        let mut saved = StateVisitor::saving();
+        saved.section("fast_math").unwrap();
+        let saved = saved.finish().unwrap();
+        let error = CartPole::new().visit_state(&mut StateVisitor::loading(&saved));
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "the state does not fit: expected the state of exact arithmetic, got the state of fast_math"
+        );
     }
 }
